@@ -8,12 +8,12 @@ import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
+from pytest_modelbudget.budget import SUFFIXES
 from pytest_modelbudget.budget.budget import names_of
-from pytest_modelbudget.budget.committed_files import NOT_COMPARED, absent_files, text_at
-from pytest_modelbudget.budget.git import BaseError, blob_contents, run_git
+from pytest_modelbudget.budget.git import LINK, SUBMODULE, BaseError, blob_contents, run_git
 from pytest_modelbudget.budget.lock_file import (
     UPDATE,
     Baseline,
@@ -23,7 +23,7 @@ from pytest_modelbudget.budget.lock_file import (
     lock_path,
     read_lock,
 )
-from pytest_modelbudget.budget.read_budget import MARKER, is_budget
+from pytest_modelbudget.budget.read_budget import MARKED, MARKER, is_budget, is_for_the_gate
 from pytest_modelbudget.budget.revision import BaseRevision, repository, short
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, entries_of, node_at, tree
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER
@@ -88,15 +88,14 @@ class BaseInventory:
         """
         key = budget, model
         if key not in self._homes:
-            left = [] if model in self.models(budget) else [home for home in self.texts if self._has_left(home, model)]
+            left: list[Path] = []
+            for home, text in self.texts.items() if model not in self.models(budget) else ():
+                may_have = model in text or "\\" in text  # spares parsing the others; a name may have escapes
+                if may_have and model in self.models(home) and model not in self.models_today(home):
+                    left.append(home)
             same = [home for home in left if home.name.casefold() == budget.name.casefold()]
             self._homes[key] = tuple(same or left or [budget])
         return self._homes[key]
-
-    def _has_left(self, home: Path, model: str) -> bool:
-        text = self.texts[home]
-        may_have = model in text or "\\" in text  # spares parsing the others; a name may be written with escapes
-        return may_have and model in self.models(home) and model not in self.models_today(home)
 
     def moves(self, models: Mapping[Path, Collection[str]]) -> Iterator[Move]:
         """The models of today's files that had one home elsewhere; of several nobody can tell which it was."""
@@ -247,3 +246,66 @@ class Baselines:
 
     def shown(self, path: Path) -> str:
         return Path(os.path.relpath(path, self.root)).as_posix()
+
+
+# Files as git has them.
+
+IN_LFS = "is in Git LFS, and git has only its pointer: take it out of .gitattributes, and commit the file itself"
+NOT_COMPARED = {
+    SUBMODULE: "is in a submodule that the change touches: compare it with a base in its own repository",
+    LINK: "is behind a link: name the folder of the file itself in model_budget_paths",
+}
+SPARSE = (
+    "a sparse checkout left it out: add its folder with git sparse-checkout add; in GitHub Actions, name that in "
+    "sparse-checkout of actions/checkout"
+)
+NOT_THERE = (
+    "a submodule that was not checked out: git submodule update --init --recursive; in GitHub Actions, give "
+    "actions/checkout submodules: recursive"
+)
+
+
+def text_at(base: BaseRevision, path: Path) -> str | None:
+    """The text of a file at the base; None where it was not there.
+
+    git has no text of a file in a submodule or in Git LFS: it is today's where the change leaves it as it was. Raises
+    BaseError for another one, for a file behind a link, for one outside of the repository, and where git fails.
+    """
+    name = os.path.normpath(os.path.join(base.top, os.path.relpath(path, base.root))).replace(os.sep, "/")
+    if name == ".." or name.startswith("../"):
+        raise BaseError(f"{path.name} lies outside of the repository of {base.root}: it has no base")
+    place = next((each for each in (name, *map(str, PurePosixPath(name).parents)) if each in base.entries), name)
+    mode, blob = base.entries.get(place, ("", ""))
+    if not mode or (place != name and mode not in NOT_COMPARED):
+        return None
+    content: bytes | None = b"" if mode in NOT_COMPARED else base.content(blob)
+    if why := NOT_COMPARED.get(mode) or (IN_LFS if content and content.startswith(LFS_POINTER) else ""):
+        words = ("diff", "--name-only", "--ignore-submodules=untracked", base.commit, "--", f":(top,literal){place}")
+        if mode == LINK or run_git(base.root, *words):  # a file or submodule that is changed today
+            raise BaseError(f"{path.name} at {short(base)} {why}")
+        content = path.read_bytes() if path.is_file() else None
+    try:
+        return None if content is None else content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise BaseError(f"{path.name} at {short(base)} is not UTF-8") from error
+
+
+def absent_files(folder: Path) -> Iterator[tuple[Path, str]]:
+    """(path, why) of what git has at or below a folder and the checkout lacks; nothing where git cannot tell."""
+    start = next(each for each in (folder, *folder.parents) if each.is_dir())
+    words = ("--literal-pathspecs", "ls-files", "-t", "--stage", "-z", "--", os.path.relpath(folder, start))
+    listed = b""
+    with suppress(BaseError):
+        listed = run_git(start, *words)
+    skipped: dict[Path, str] = {}  # YAML files by the names of their contents
+    for line in filter(None, listed.decode("utf-8", "surrogateescape").split("\0")):
+        about, _, name = line.partition("\t")
+        (tag, mode, blob, _), path = about.split(), start / name
+        if tag == "S" and name.endswith(SUFFIXES) and not os.path.lexists(path):
+            skipped[path] = blob
+        elif mode == SUBMODULE and path.is_dir() and not any(path.iterdir()):
+            yield path, NOT_THERE
+    contents: Mapping[str, bytes] = {}
+    with suppress(BaseError):  # of a partial clone that cannot fetch: each may be a budget
+        contents = dict(blob_contents(start, {*skipped.values()}))
+    yield from ((path, SPARSE) for path, blob in skipped.items() if is_for_the_gate(contents.get(blob, MARKED)))

@@ -18,7 +18,7 @@ from datetime import date
 from enum import Enum
 from fractions import Fraction
 from pathlib import Path
-from typing import Any, ClassVar, Generic, NamedTuple, Protocol, TypeVar, Union
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Union
 
 from pytest_modelbudget.equivalence.claim import Claim
 from pytest_modelbudget.errors import BudgetError, ModelBudgetError
@@ -62,7 +62,7 @@ class Acceptance:
     end is the end of the limit, "max" or "min", that it reaches beyond; written is the amount as the file spells it.
     """
 
-    place: Place
+    place: Place = field(compare=False)
     to: Number
     reason: str
     until: date
@@ -79,14 +79,11 @@ class Acceptance:
 
 @dataclass(frozen=True, slots=True)
 class ValuesRun:
-    """The values that chosen layers give on named inputs.
-
-    channels is the axis of channels, sigmas the number of deviations around the mean that a range spans.
-    """
+    """The values that chosen layers give on named inputs."""
 
     kind: ClassVar[str] = "statistics"
     name: str
-    place: Place
+    place: Place = field(compare=False)
     selection: Selection
     inputs: NamedInputs
     channels: int = CHANNELS
@@ -110,7 +107,7 @@ class TimedRun:
 
     kind: ClassVar[str] = "runtime"
     title: ClassVar[str] = "runtime"
-    place: Place
+    place: Place = field(compare=False)
     plan: Plan
 
     @property
@@ -131,7 +128,7 @@ class Limit:
     """
 
     metric: str
-    place: Place
+    place: Place = field(compare=False)
     max: Number | None = None
     min: Number | None = None
     level: Level = Level.ERROR
@@ -167,7 +164,7 @@ class OpsLimit:
 
     kind: ClassVar[str] = "ops"
     metric: ClassVar[str] = "ops"
-    place: Place
+    place: Place = field(compare=False)
     allow: tuple[str, ...] | None = None
     deny: tuple[str, ...] = ()
     max: Mapping[str, int] = field(default_factory=dict)
@@ -187,23 +184,6 @@ EQUIVALENCE, FITS = "equivalence", "fits"
 LOCKED = ("number", "ops")  # kinds of check whose numbers a lock has
 
 
-class Check(Protocol):
-    """One check of a subject: kind is its row in the table of kinds, name its own below the subject."""
-
-    @property
-    def kind(self) -> str: ...
-    @property
-    def metric(self) -> str: ...
-    @property
-    def name(self) -> str: ...
-    @property
-    def place(self) -> Place: ...
-    @property
-    def level(self) -> Level: ...
-    @property
-    def scope(self) -> str | None: ...
-
-
 @dataclass(frozen=True, slots=True)
 class ClaimCheck:
     """The claim that a transformed model's outputs are still the same."""
@@ -213,7 +193,7 @@ class ClaimCheck:
     name: ClassVar[str] = EQUIVALENCE
     level: ClassVar[Level] = Level.ERROR
     scope: ClassVar[str | None] = None
-    place: Place
+    place: Place = field(compare=False)
     claim: Claim
 
 
@@ -226,16 +206,16 @@ class FitsCheck:
     name: ClassVar[str] = FITS
     level: ClassVar[Level] = Level.ERROR
     scope: ClassVar[str | None] = None
-    place: Place
+    place: Place = field(compare=False)
     deployment: Deployment
+
+
+Check = Union[Limit, OpsLimit, ClaimCheck, FitsCheck]  # kind is its row in the table of kinds
 
 
 @dataclass(frozen=True, slots=True)
 class Isolation:
-    """The keys of a budget about the process of a model; amounts as written, None where it has no such key.
-
-    ``isolate: false`` measures the model in the session's process.
-    """
+    """The keys of a budget about the process of a model; amounts as written, None where it has no such key."""
 
     isolate: bool | None = None
     timeout: str | None = None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import posixpath
-from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Union
@@ -15,14 +14,12 @@ from pytest_modelbudget.budget.kinds import KINDS, Loosening, Lost, compare_exce
 from pytest_modelbudget.budget.lock_file import Lock, LockedValue
 from pytest_modelbudget.budget.source_forms import source_texts
 from pytest_modelbudget.budget.transform_forms import settings_texts
-from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.metrics.measurement import Metric
 from pytest_modelbudget.transforms.transform import Transform
 from pytest_modelbudget.units import readable, readable_pair, several
 
 CheckKey = tuple[str, str]  # the model's path in its file, and the check's name
-Model = budgets.Subject[ModelSource]
 Subject = budgets.Subject[Any]
 LockedOf = Callable[[str, str], Union[LockedValue, None]]
 
@@ -48,66 +45,6 @@ def loosenings(
         words = before.loosen.value, now.loosen.value
         changes.append(Loosening(budgets.Place(before.file, 1), "", None, None, what, *words, text))
     return tuple(changes)
-
-
-def renamings(
-    before: budgets.Budget, now: budgets.Budget | None, metrics: Mapping[str, Metric]
-) -> tuple[Mapping[str, str], tuple[Redefinition, ...]]:
-    """Models that have another name today, by the older one; and the sentence on each.
-
-    A model is renamed where it comes from the same source on the same inputs, with the same transforms, and is held to
-    no less. One whose limits grow from locked numbers is not: the base's lock knows the older name alone.
-    """
-    was, today = _by_name(before), _by_name(now) if now else {}
-    fresh: dict[str, list[str]] = defaultdict(list)  # names by the origin of their first models
-    for name in (name for name in today if name not in was):
-        fresh[_origin(today[name][0])].append(name)
-    names: dict[str, str] = {}
-    for name, models in was.items():
-        if name in today or not _is_held_by_numbers(models):
-            continue
-        like = fresh[_origin(models[0])]
-        same = (other for other in like if _is_renamed(models, today[other], other, metrics))
-        if (other := next(same, None)) is not None:
-            like.remove(other)
-            names[name] = other
-    said = tuple(
-        Redefinition(today[new][0].place, new, "name", old, new, f"model renamed: {old} -> {new}, as strict as before")
-        for old, new in names.items()
-    )
-    return names, said
-
-
-def _by_name(budget: budgets.Budget) -> dict[str, list[Model]]:
-    models: dict[str, list[Model]] = {}
-    for model in budget.models:
-        models.setdefault(model.name, []).append(model)
-    return models
-
-
-def _origin(model: Model) -> str:
-    """Where a model comes from and what it is run on, as text."""
-    return json.dumps(source_texts(model.made), sort_keys=True)
-
-
-def _made(model: Model) -> tuple[str, list[tuple[str, budgets.Transformation]]]:
-    """The origin of a model and its transforms, without their limits."""
-    return _origin(model), [(part.name, part.made) for part in model.transforms]
-
-
-def _is_held_by_numbers(models: list[Model]) -> bool:
-    """Whether a model with its variants has limits, and none of them grows from a locked number."""
-    checks = [held.check for held in budgets.Budget("", tuple(models)).held() if held.check.kind != "fits"]
-    return bool(checks) and not any(isinstance(check, budgets.Limit) and check.grow is not None for check in checks)
-
-
-def _is_renamed(was: list[Model], now: list[Model], name: str, metrics: Mapping[str, Metric]) -> bool:
-    """Whether a model with its variants is the same under a new name, with the same limits."""
-    renamed = [replace(model, name=name) for model in was]
-    before, after = (budgets.Budget("", tuple(models)) for models in (renamed, now))
-    today = {model.path: _made(model) for model in now}
-    is_same = all(today.get(model.path) == _made(model) for model in renamed)
-    return is_same and not loosenings(before, after, metrics)
 
 
 def lock_loosenings(

@@ -3,7 +3,6 @@
 import os
 import subprocess
 from collections.abc import Collection, Iterator
-from hashlib import sha256
 from io import BytesIO
 from pathlib import Path
 
@@ -19,7 +18,6 @@ TROUBLE = {
 LINK = "120000"  # the mode of a symbolic link
 SUBMODULE = "160000"  # the mode of a folder that is a repository of its own
 AT_ONCE = 256  # files that one run of git reads, all of them in memory
-NOT_TOLD = "not reported"
 
 
 class BaseError(BudgetError):
@@ -34,30 +32,6 @@ def commit_named(revision: str, folder: Path) -> str:
     """All digits of a commit's name; "" where it is not here."""
     asked = ("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}")
     return git_text(folder, *asked, ends=(0, 1, 128)).strip()
-
-
-def head_commit(root: Path) -> str:
-    """The commit that is checked out in a project's root; "" where git cannot tell."""
-    try:
-        return commit_named("HEAD", root)
-    except BaseError:
-        return ""
-
-
-def uncommitted(root: Path) -> str:
-    """A SHA-256 of how the files that git knows differ from that commit; "" where they do not, or there is none.
-
-    NOT_TOLD where there is a commit and git cannot compare with it.
-    """
-    if not head_commit(root):
-        return ""
-    try:
-        changes = run_git(
-            root, "diff", "--binary", "--no-color", "--no-ext-diff", "--no-textconv", "-O/dev/null", "HEAD"
-        )
-    except BaseError:
-        return NOT_TOLD
-    return sha256(changes).hexdigest() if changes else ""
 
 
 def blob_contents(folder: Path, names: Collection[str], *settings: str) -> Iterator[tuple[str, bytes]]:

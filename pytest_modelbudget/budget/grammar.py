@@ -128,10 +128,7 @@ def flow(texts: Texts) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[Value]):
-    """One kind of value: how it is read, the schema that editors get, and how it is written.
-
-    The schema of a form with a name is a definition that others refer to by it.
-    """
+    """One kind of value: how it is read, the schema that editors get, and how it is written."""
 
     read: Read[Value]
     schema: Schema
@@ -170,10 +167,7 @@ def definitions(schema: object, known: dict[str, Schema]) -> dict[str, Schema]:
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """One key of a mapping: the form of its value, and what it says (editors show that).
-
-    also are words that people write for the key, which it is suggested for.
-    """
+    """One key of a mapping: the form of its value, and what it says (editors show that)."""
 
     key: str
     form: Form[Any]
@@ -318,6 +312,11 @@ class Grammar:
             return None if values is None else make(values, reading)
 
         return Form(read, self.schema, name)
+
+    def texts(self, made: object) -> Texts:
+        """What is made of the values as a budget may spell it; nothing of a key without a value."""
+        values = {key: getattr(made, key, None) for key in self.keys}
+        return {key: plain_text(value) for key, value in values.items() if value not in (None, "", 0)}
 
 
 def python_value(form: Form[Any], value: object, key: str, tables: Tables) -> tuple[Any, list[Problem]]:

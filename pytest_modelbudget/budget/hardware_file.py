@@ -102,10 +102,9 @@ ARENA_GRAMMAR = Grammar(
 )
 
 
-def _arena(values: Values) -> ArenaRules:
-    return ArenaRules(values["planner"], values["align"], io_inside=values["io"] == "inside")
-
-
+ARENA = ARENA_GRAMMAR.form(
+    _in_place(lambda values: ArenaRules(values["planner"], values["align"], io_inside=values["io"] == "inside"))
+)
 ARRAY_GRAMMAR = Grammar(
     "an array",
     (
@@ -136,7 +135,7 @@ DEVICE_GRAMMAR = Grammar(
         Field("memories", MEMORIES, "what it stores in", default={}),
         Field("macs", _by_type("macs", "MAC/s", "25.6 GMAC/s"), "the most MACs a second, by type", default={}),
         Field("energy", _by_type("energy", "J", "0.23 pJ"), "what a MAC takes, by type", default={}),
-        Field("arena", ARENA_GRAMMAR.form(_in_place(_arena)), "how it places activations", default=ArenaRules()),
+        Field("arena", ARENA, "how it places activations", default=ArenaRules()),
         Field("array", ARRAY_GRAMMAR.form(_in_place(_array)), "its array of multipliers", default=(None, None)),
         Field("source", ORIGIN, "where its figures are from", default=""),
     ),

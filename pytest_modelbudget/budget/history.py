@@ -72,7 +72,6 @@ class Series:
 
     @property
     def id(self) -> str:
-        """The node id of its check: "budgets/vision.yaml::net::params"."""
         return path_of(self.file, self.model, self.check)
 
     def since(self, commits: frozenset[str]) -> Series | None:
@@ -117,7 +116,11 @@ def branch_history(folder: Path, revision: str = "", *, newest: int | None = Non
         raise BaseError("there is no commit yet: commit a lock file, then ask for its history")
     bound = [f"--max-count={newest}"] if newest else []
     changes = list(_changes(run_git(folder, *LOG, *bound, "HEAD", "--", f"*{SUFFIX}").decode("utf-8", "replace")))
-    series, skipped = _series(changes, _contents(folder, {change.blob for change in changes} - {""}))
+    blobs = {change.blob for change in changes} - {""}
+    contents = {blob: _content(content) for blob, content in blob_contents(folder, blobs)}
+    for blob in sorted(blobs - contents.keys()):
+        raise BaseError(f"this clone lacks the content {blob[:7]} of a lock file: fetch it without a filter")
+    series, skipped = _series(changes, contents)
     asked = None
     if revision:
         if not commit_named(revision, folder):
@@ -159,14 +162,6 @@ class Content:
     why_not: str = ""
 
 
-def _contents(folder: Path, blobs: set[str]) -> Mapping[str, Content]:
-    """The contents of files by their names in git."""
-    contents = {blob: _content(content) for blob, content in blob_contents(folder, blobs)}
-    for blob in sorted(blobs - contents.keys()):
-        raise BaseError(f"this clone lacks the content {blob[:7]} of a lock file: fetch it without a filter")
-    return contents
-
-
 def _content(content: bytes) -> Content:
     """The numbers of a lock file, without their parts; none of another tool's file."""
     if SCHEMA.encode() not in content[:HEAD]:
@@ -181,46 +176,28 @@ def _content(content: bytes) -> Content:
     return Content({key: replace(value, parts=()) for key, value in numbers.items()})
 
 
-@dataclass(slots=True)
-class _Way:
-    """One number so far: its lock file, model and check, and its points."""
-
-    file: str
-    model: str
-    check: str
-    points: list[Point] = field(default_factory=list)
-
-    def note(self, commit: Commit, value: Number | None, unit: str) -> None:
-        if not self.points or (self.points[-1].value, self.points[-1].unit) != (value, unit):
-            self.points.append(Point(commit, value, unit))
-
-
 def _series(
     changes: Iterable[FileChange], contents: Mapping[str, Content]
 ) -> tuple[tuple[Series, ...], tuple[Skipped, ...]]:
     """The series of all numbers, from changes in their order, the oldest first; contents by the name of a blob."""
-    ways: list[_Way] = []
-    current: dict[str, dict[tuple[str, str], _Way]] = {}  # by lock file, then by model and check
+    current: dict[str, dict[tuple[str, str], list[Point]]] = {}  # by lock file, then by model and check
     skipped: list[Skipped] = []
     for change in changes:
         if change.renamed_from in current:
             current[change.path] = current.pop(change.renamed_from)
-            for way in current[change.path].values():
-                way.file = change.path
         content = contents[change.blob] if change.blob else Content()
         if content.why_not:
             skipped.append(Skipped(change.commit, change.path, content.why_not))
             continue
         known = current.setdefault(change.path, {})
-        for key, value in content.numbers.items():
-            if key not in known:
-                known[key] = _Way(change.path, *key)
-                ways.append(known[key])
-            known[key].note(change.commit, value.value, value.unit)
-        for key in known.keys() - content.numbers.keys():
-            known[key].note(change.commit, None, known[key].points[-1].unit)
-    ways.sort(key=lambda way: (way.file, way.model, way.check))
+        for key in {**known, **content.numbers}:
+            points, locked = known.setdefault(key, []), content.numbers.get(key)
+            value, unit = (locked.value, locked.unit) if locked else (None, points[-1].unit)
+            if not points or (points[-1].value, points[-1].unit) != (value, unit):
+                points.append(Point(change.commit, value, unit))
     series = (
-        Series(str(budgets_of(PurePosixPath(way.file))[0]), way.model, way.check, tuple(way.points)) for way in ways
+        Series(str(budgets_of(PurePosixPath(path))[0]), *key, tuple(points))
+        for path, numbers in sorted(current.items())
+        for key, points in sorted(numbers.items())
     )
     return tuple(series), tuple(skipped)

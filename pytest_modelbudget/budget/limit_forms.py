@@ -1,18 +1,20 @@
-"""Limits of a budget: a quantity, or {max, min, grow, floor, level, …}; and those on ops."""
+"""Limits of a budget: a quantity, or {max, min, grow, floor, level, …}; those on ops; and waivers of limits."""
 
+import re
 from collections.abc import Mapping
 from dataclasses import replace
+from datetime import date
 from fractions import Fraction
 from functools import cache
 from typing import Any
 
-from pytest_modelbudget.budget import exceptions, grammar
-from pytest_modelbudget.budget.budget import AnyLimit, Level, Limit, OpsLimit
-from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Values
+from pytest_modelbudget.budget import grammar
+from pytest_modelbudget.budget.budget import Acceptance, AnyLimit, Level, Limit, OpsLimit
+from pytest_modelbudget.budget.grammar import Entry, Field, Form, Grammar, Reading, Schema, Values
 from pytest_modelbudget.budget.yaml_text import Text, shown, suggestion
 from pytest_modelbudget.errors import BudgetError
 from pytest_modelbudget.metrics.measurement import Metric, Stage
-from pytest_modelbudget.units import Number, quantity, some_of, unit_named
+from pytest_modelbudget.units import Number, quantity, readable, some_of, unit_named
 
 AUTO = "auto"  # in place of a max or min that --model-budget-update=create is to fill in
 EVALUATING = "write evaluate: {data: data/test.npz, metric: top1, min: 97 %}"
@@ -25,6 +27,96 @@ LEVELS = grammar.one_word([level.value for level in Level], "level", name="level
 LEVEL = Field("level", LEVELS, "error fails the check when over, warn does not", default=Level.ERROR)
 ALLOWED = Field("allow_unmeasured", OP_NAMES, "ops accepted without a formula: aten::foo", default=())
 NO_GROWTH = "growth is defined for counts; give it 'max' or 'min'"
+
+# A waiver, {to: 12.4 M, reason: "...", until: 2027-01-31}: a broken limit passes up to the amount and through the day.
+# One that is past, or that its limit does not need, fails: nobody forgets one.
+
+WAIVER = "waiver"
+DAY = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}")
+DAYS: Schema = {"type": "string", "pattern": r"^[0-9]{4}-(0[1-9]|1[0-2])-(0[1-9]|[12][0-9]|3[01])$"}
+EARLIEST = date(2020, 1, 1)  # no budget is older: a slip of the pen in the year
+MOST_WORDS = 500  # characters of a reason, which stands in one line of every report
+WORDS: Schema = {"type": "string", "pattern": r"\S", "maxLength": MOST_WORDS}
+
+
+def day(text: str) -> date:
+    """The day that a text names; raises BudgetError where it names none."""
+    try:
+        if DAY.fullmatch(text):
+            return date.fromisoformat(text)
+    except ValueError as error:
+        raise BudgetError(f"{shown(text)} is no day of any calendar: write one such as 2027-01-31") from error
+    raise BudgetError(f"{shown(text)} is no date: write one such as 2027-01-31")
+
+
+def _until(word: Text, key: str, reading: Reading) -> date:
+    last = day(word.text)
+    if last < EARLIEST:
+        raise BudgetError(f"{last} is before there were budgets: correct the year")
+    return last
+
+
+def _words(word: Text, key: str, reading: Reading) -> str:
+    words = " ".join(word.text.split())
+    if not words:
+        raise BudgetError(f"no {key}: write it in words")
+    if len(words) > MOST_WORDS:
+        raise BudgetError(f"{len(words)} characters: write at most {MOST_WORDS}, and link to the rest")
+    return words
+
+
+def waiver_form(metric: str, unit: str) -> Form[Acceptance]:
+    """The form of a waiver of a limit on a metric."""
+
+    def amount(word: Text, key: str, reading: Reading) -> tuple[Number, str]:
+        return quantity(word.text, unit), word.text.strip()
+
+    def spelled(expected: str, meaning: Any, schema: Schema) -> Form[Any]:
+        return grammar.spelled(expected, meaning, schema, lead=f"{metric}: {WAIVER}: {{key}}: ")
+
+    accepted = spelled(f"a quantity of {unit}", amount, grammar.amount_schema(unit))
+    until = spelled("a date such as 2027-01-31", _until, DAYS)
+    reason, granter = (spelled(f"the {what}", _words, WORDS) for what in ("reason in words", "name of who granted it"))
+    fields = (
+        Field("to", accepted, "the amount that is accepted, itself included", required=True),
+        Field("reason", reason, "why, for every report", required=True),
+        Field("until", until, "the last day on which it holds, in UTC", required=True),
+        Field("by", granter, "who granted it", default=""),
+    )
+    expected = "an exception: {to: ..., reason: ..., until: 2027-01-31}"
+    return Grammar("an exception", fields, expected=expected).form(_waiver)
+
+
+def _waiver(values: Values, reading: Reading) -> Acceptance | None:
+    """The waiver of a mapping that has all it needs; what it lacks is refused already."""
+    if not (values["to"] and values["reason"] and values["until"]):
+        return None
+    amount, written = values["to"]
+    return Acceptance(values.key.place, amount, values["reason"], values["until"], values["by"], written)
+
+
+def fitted_waiver(limit: Limit, asked: Acceptance, unit: str) -> Acceptance:
+    """A waiver with the limit that it belongs to: beyond its maximum, or below its minimum.
+
+    Raises BudgetError where it accepts nothing that the limit does not.
+    """
+    lead, way = f"{limit.metric}: {WAIVER}", ""
+    if limit.auto:
+        raise BudgetError(f"{lead}: there is no exception to 'auto', which sets no limit yet: fill it in first")
+    has_most = limit.max is not None or limit.grow is not None
+    if limit.min is not None and (not has_most or asked.to < limit.min):
+        asked = replace(asked, to=quantity(asked.written, unit, round_up=True), end="min")
+        if asked.to >= limit.min:
+            way = f"below min {readable(limit.min, unit) if has_most else limit.written}"
+    elif limit.max is not None and limit.grow is None and asked.to <= limit.max:  # growth may be accepted below it
+        way = f"above max {limit.written}"
+    if way:
+        why = f"{asked.written} is not {way}, and accepts nothing"
+        raise BudgetError(f"{lead}: to: {why}: correct it, or remove 'waiver'")
+    return asked
+
+
+# Limits on numbers.
 
 
 def end_form(metric: str, unit: str, *, least: bool = False) -> Form[Number | None]:
@@ -40,7 +132,6 @@ def end_form(metric: str, unit: str, *, least: bool = False) -> Form[Number | No
 
 def limit_grammar(key: str, unit: str) -> Grammar:
     """The keys of a limit on one metric; ratios do not grow. floor is growth that is within in any case."""
-    waiver = exceptions.acceptance_form(key, unit, grammar.amount_schema(unit))
     growth = (
         Field("grow", grammar.amount("%"), "how much more than its locked value it may be"),
         Field("floor", grammar.amount(unit), "growth that is within however little grow is", default=0),
@@ -54,7 +145,7 @@ def limit_grammar(key: str, unit: str) -> Grammar:
             *(growth if grows else ()),
             LEVEL,
             ALLOWED,
-            Field("waiver", waiver, "an exception: up to what, why and through which day a broken limit passes"),
+            Field(WAIVER, waiver_form(key, unit), "up to what, why and through which day a broken limit passes"),
         ),
         needs=("max", "min", "grow") if grows else ("max", "min"),
         elsewhere={} if grows else {"grow": NO_GROWTH, "floor": NO_GROWTH},
@@ -97,7 +188,7 @@ def _limit(values: Values, key: str, unit: str, reading: Reading) -> Limit | Non
     if values["waiver"] is None:
         return limit
     try:
-        return replace(limit, waiver=exceptions.beside(limit, values["waiver"], unit))
+        return replace(limit, waiver=fitted_waiver(limit, values["waiver"], unit))
     except BudgetError as error:
         reading.refuse(values.place("waiver"), str(error))
         return limit
@@ -129,7 +220,7 @@ OPS_GRAMMAR = Grammar(
         ALLOWED,
     ),
     needs=("allow", "deny", "max"),
-    elsewhere={exceptions.KEY: "it takes an amount: permit the operation, or give the limit 'level: warn'"},
+    elsewhere={WAIVER: "it takes an amount: permit the operation, or give the limit 'level: warn'"},
     expected="limits on ops: a mapping such as {max: {convolution: 20}}",
 )
 
@@ -154,7 +245,7 @@ def limits_form(
     metrics: Mapping[str, Metric], *, scoped: bool = False, deployed: bool = False
 ) -> Form[tuple[AnyLimit, ...]]:
     """The limits of a model, or of a part of it: on every metric that it has; deployed, of a model on a device."""
-    elsewhere = {exceptions.KEY: "write it with the limit that it is for: params: {max: 3 M, waiver: {to: ...}}"}
+    elsewhere = {WAIVER: "write it with the limit that it is for: params: {max: 3 M, waiver: {to: ...}}"}
     fields = []
     for key, metric in metrics.items():
         form: Form[Any] = OPS_LIMIT if metric.by_kind else limit_form(metric.key, metric.unit)

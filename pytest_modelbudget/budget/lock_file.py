@@ -89,7 +89,6 @@ class Lock:
 
     @property
     def numbers(self) -> dict[tuple[str, str], LockedValue]:
-        """Every locked number by the model's path and the name of its check."""
         return {(path, name): value for path, model in self.models.items() for name, value in model.items()}
 
     def value(self, model: str, check: str) -> LockedValue | None:
@@ -129,14 +128,10 @@ def lock_text(lock: Lock) -> str:
     """The lock file: sorted, one number a line, the same text for the same numbers."""
     models = []
     for path, model in sorted(lock.models.items()):
-        numbers = _lines([f"   {_json(name)}: {_json(value_record(value))}" for name, value in sorted(model.items())])
-        models.append(f"  {_json(path)}: {{\n{numbers}  }}")
-    return f'{{\n "schema": {_json(SCHEMA)},\n "models": {{\n{_lines(models)} }}\n}}\n'
-
-
-def _lines(entries: Sequence[str]) -> str:
-    """Entries of a mapping, one below the other."""
-    return ",\n".join(entries) + "\n" if entries else ""
+        numbers = [f"   {_json(name)}: {_json(value_record(value))}" for name, value in sorted(model.items())]
+        models.append("\n".join([f"  {_json(path)}: {{", *filter(None, [",\n".join(numbers)]), "  }"]))
+    lines = ["{", f' "schema": {_json(SCHEMA)},', ' "models": {', *filter(None, [",\n".join(models)]), " }", "}"]
+    return "\n".join(lines) + "\n"
 
 
 def value_record(value: LockedValue) -> dict[str, Any]:
@@ -181,11 +176,7 @@ class _LockFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 def lock_schema_text() -> str:
-    """The JSON Schema of a lock file, as the text of a file.
-
-    It cannot say that no key is there twice, that a pair is the value that it was rounded to, and of which units
-    only whole numbers exist.
-    """
+    """The JSON Schema of a lock file, as the text of a file."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "title": "Model budget lock"}
     return json.dumps({**head, **msgspec.json.schema(_LockFile)}, indent=2) + "\n"
 
@@ -240,10 +231,7 @@ class _Unread(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_value(record: Any) -> LockedValue:
-    """A locked number out of its JSON; raises ValueError or msgspec.ValidationError where it is none.
-
-    Only a unit of which parts exist may have fractions, as a decimal or as the exact pair that it was made from.
-    """
+    """A locked number out of its JSON; raises ValueError or msgspec.ValidationError where it is none."""
     number = msgspec.convert(record, _Number)
     is_ratio = isinstance(number.value, str) or number.exact is not None
     value = _ratio(number.value, number.exact, number.unit) if is_ratio else int(number.value)

@@ -60,10 +60,7 @@ _MEANT = re.compile(
 
 
 def is_budget(content: str | bytes) -> bool:
-    """Whether a YAML text carries the marker key at the start of a line; never raises.
-
-    Broken YAML with the marker is a broken budget; without it, it is none of our business.
-    """
+    """Whether a YAML text carries the marker key at the start of a line; never raises."""
     return _MARKED.search(_decoded(content)) is not None
 
 
@@ -78,10 +75,7 @@ def is_for_the_gate(content: bytes) -> bool:
 
 
 def yaml_files(roots: Iterable[Path]) -> Iterator[Path]:
-    """The YAML files at or below some paths, in capitals too, and links that lead nowhere; no pipes.
-
-    Folders of version control, of others' packages and of environments are left out.
-    """
+    """The YAML files at or below some paths, in capitals too, and links that lead nowhere; no pipes."""
     for root in roots:
         if root.is_file():
             yield from [root] if root.suffix.lower() in SUFFIXES else []

@@ -109,20 +109,17 @@ SERVING_GRAMMAR = Grammar(
     ),
     expected="serving: a mapping such as {context: 8192, batch: 4}",
 )
-SERVING = replace(
-    SERVING_GRAMMAR.form(lambda values, reading: _serving(values), "serving"),
-    texts=lambda serving: {
-        key: grammar.plain_text(value) for key in SERVING_GRAMMAR.keys if (value := getattr(serving, key))
-    },
-)
 
 
-def _serving(values: Values) -> Serving | None:
+def _serving(values: Values, reading: Reading) -> Serving | None:
     """All that a model is served with; amounts of bytes are whole."""
     if values["context"] is None:
         return None
     memory, reserve = values["memory"], values["reserve"]
     return Serving(values["context"], values["batch"], values["cache_dtype"], memory and int(memory), int(reserve))
+
+
+SERVING = replace(SERVING_GRAMMAR.form(_serving, "serving"), texts=SERVING_GRAMMAR.texts)
 
 
 # What its answers are scored on.
@@ -186,12 +183,7 @@ def _evaluating(values: Values, reading: Reading) -> Evaluating:
     return Evaluating(Evaluation(data, metric, values["batch"], is_error, reading.folder), tuple(limits))
 
 
-EVALUATE = replace(
-    EVALUATE_GRAMMAR.form(_evaluating, "evaluate"),
-    texts=lambda asked: {
-        key: grammar.plain_text(value) for key in ("data", "metric", "batch") if (value := getattr(asked, key))
-    },
-)
+EVALUATE = replace(EVALUATE_GRAMMAR.form(_evaluating, "evaluate"), texts=EVALUATE_GRAMMAR.texts)
 EVALUATE_FIELD = Field("evaluate", EVALUATE, "answers on labelled data: {data: test.npz, metric: top1, min: 97 %}")
 INPUTS_FIELD = Field("inputs", INPUTS, "one spec such as float32 1x3x224x224, a list, or by name")
 DTYPE_FIELD = Field("dtype", FLOATING_TYPE, "converts the model's floating-point weights")

@@ -19,11 +19,11 @@ from fractions import Fraction
 
 from pytest_modelbudget.budget.budget import Budget, Limit, path_of
 from pytest_modelbudget.budget.changes import CheckKey
-from pytest_modelbudget.budget.exceptions import KEY
+from pytest_modelbudget.budget.limit_forms import WAIVER
 from pytest_modelbudget.budget.lock_file import Baseline, Lock, LockedModel, LockedValue
 from pytest_modelbudget.budget.yaml_text import Edit
 from pytest_modelbudget.evaluation.evaluate import LIMITED
-from pytest_modelbudget.units import Number, percentage, quantity, snug_quantity
+from pytest_modelbudget.units import Number, quantity, snug_quantity
 
 SLACK = Fraction(1, 100)  # how far above what is measured a maximum may be by rounding alone: trim leaves that
 
@@ -76,21 +76,11 @@ def update(
         part = ["evaluate"] if limit.metric in LIMITED.values() else part
         value, keys, subject = measured.get(key), (*held.keys, *part), path_of(*key)
         texts = dict(_quantities(mode, limit, value, baseline(*key))) if value else {}
-        remarks = {"max": _headroom_lost(limit, lock.value(*key))} if mode is UpdateMode.FIX else {}
-        for end, text in texts.items():
-            edits.append(Edit((*keys, end), text, subject, remarks.get(end, "")))
+        edits += (Edit((*keys, end), text, subject) for end, text in texts.items())
         is_idle = key in exempt.idle and mode is UpdateMode.TRIM
         if limit.waiver is not None and (is_idle or (texts and mode is UpdateMode.FIX)):
-            edits.append(Edit((*keys, KEY), None, subject))
+            edits.append(Edit((*keys, WAIVER), None, subject))
     return Update(tuple(edits), updated_lock(mode, budget, measured, lock, exempt))
-
-
-def _headroom_lost(limit: Limit, locked: LockedValue | None) -> str:
-    """Say how far a limit was above the number that was locked: what it is set to is rounded up, and no more."""
-    if limit.max is None or locked is None or not locked.value:
-        return ""
-    headroom = Fraction(limit.max) / Fraction(locked.value) - 1
-    return f"no headroom now, it had {percentage(headroom)}" if headroom > SLACK else ""
 
 
 def as_updated(mode: UpdateMode, limit: Limit, today: LockedValue, against: Baseline) -> Limit:
@@ -127,10 +117,7 @@ def _quantities(mode: UpdateMode, limit: Limit, today: LockedValue, against: Bas
 
 
 def _growth(limit: Limit, value: Number, against: Baseline) -> Iterator[tuple[str, str]]:
-    """The growth that is to be allowed, where the base is compared with.
-
-    Growth over the working tree's lock is accepted by that lock.
-    """
+    """The growth that is to be allowed, where the base is compared with."""
     locked = against.locked.value if against.locked else None
     if limit.grow is None or not against.revision or not isinstance(locked, int):
         return

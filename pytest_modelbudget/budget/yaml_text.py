@@ -60,10 +60,7 @@ _HINTS = (
 
 @dataclass(frozen=True, slots=True)
 class Text:
-    """A scalar as it is spelled; plain means unquoted, and so possibly a number or a boolean.
-
-    span is where its characters, quotes included, begin and end in the whole text.
-    """
+    """A scalar as it is spelled; plain means unquoted, and so possibly a number or a boolean."""
 
     text: str
     plain: bool
@@ -192,13 +189,12 @@ class Edit:
     """One scalar that is to hold another quantity: the keys that lead to it, and that quantity.
 
     None for a quantity removes the entry, whatever its value. subject is what the scalar limits, for people:
-    "net::params"; remark is what they should know of it.
+    "net::params".
     """
 
     keys: tuple[str, ...]
     quantity: str | None
     subject: str = ""
-    remark: str = ""
 
 
 def entries_of(node: Node | None) -> tuple[tuple[Text, Node], ...]:

@@ -14,26 +14,22 @@ from pytest_modelbudget.budget.lock_file import lock_schema_text
 from pytest_modelbudget.budget.read_budget import schema_text
 from pytest_modelbudget.budget.yaml_text import shown, suggestion
 from pytest_modelbudget.cli.build import add_build, add_linear, add_search, add_tile
-from pytest_modelbudget.cli.devices import add_devices, add_fit
-from pytest_modelbudget.cli.history import add_history
+from pytest_modelbudget.cli.devices import add_devices, add_fit, add_serve
 from pytest_modelbudget.cli.lint import add_lint
 from pytest_modelbudget.cli.meant import line_meant
-from pytest_modelbudget.cli.merge import add_merge, read_report
 from pytest_modelbudget.cli.models import add_compare, add_explain, add_init, add_show
-from pytest_modelbudget.cli.options import add_format
 from pytest_modelbudget.cli.reference import add_metrics, add_ops
+from pytest_modelbudget.cli.reports import add_diff, add_history, add_merge
 from pytest_modelbudget.cli.screen import print_error, print_text
-from pytest_modelbudget.cli.serve import add_serve
 from pytest_modelbudget.cli.values import add_activations, add_weights
 from pytest_modelbudget.errors import DeviceError, ModelBudgetError, SourceError, UnboundError
 from pytest_modelbudget.gate.project import importing_as_pytest
 from pytest_modelbudget.registry import installed_version, tables
-from pytest_modelbudget.reports import diff, record
+from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.show import binding
 
 DONE, UNMEASURED, UNUSABLE, INTERRUPTED = 0, 1, 2, 130  # exit codes
 EXITS = {True: DONE, False: UNMEASURED}
-COMPARISONS = {"text": diff.comparison_text, "markdown": diff.comparison_markdown}
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -136,11 +132,7 @@ INPUT = "--input 1x3x224x224"
 
 
 def parser() -> argparse.ArgumentParser:
-    """Commands and their options.
-
-    A command is a function of its options that prints, and returns whether all that it needed could be measured, or
-    an exit code of its own.
-    """
+    """Commands and their options."""
     first = "\n".join(f"  modelbudget {command.examples[0]}" for command in COMMANDS if command.name in FIRST)
     top = Parser(
         prog="modelbudget",
@@ -179,32 +171,11 @@ def add_lab(command: argparse.ArgumentParser) -> None:
     _add_commands(command, LAB)
 
 
-def add_diff(command: argparse.ArgumentParser) -> None:
-    """The options of ``diff``: what changed between two JSON reports, layer by layer."""
-    command.add_argument("base", metavar="BASE.json", help="the report before")
-    command.add_argument("head", metavar="HEAD.json", help="the report after")
-    add_format(command, tuple(COMPARISONS))
-    command.set_defaults(command=print_diff)
-
-
-def print_diff(options: argparse.Namespace) -> bool:
-    """Print what changed; incomplete where a number is only a lower bound, or a report lacks its operations."""
-    changed = diff.changes(read_report(options.base), read_report(options.head))
-    print_text(COMPARISONS[options.format](changed))
-    return all(change.is_aligned and all(number.complete for number in change.numbers) for change in changed)
-
-
 def add_schema(command: argparse.ArgumentParser) -> None:
-    """The options of ``schema``: of which file."""
+    """The options of ``schema``: the JSON Schema of budget files, for editors, of JSON reports, or of lock files."""
     text = f"{', '.join(SCHEMAS)} (default: budget)"
     command.add_argument("of", metavar="WHICH", nargs="?", choices=tuple(SCHEMAS), default="budget", help=text)
-    command.set_defaults(command=print_schema)
-
-
-def print_schema(options: argparse.Namespace) -> bool:
-    """Print the JSON Schema (draft-07) of budget files, for editors, of JSON reports, or of lock files."""
-    print(SCHEMAS[options.of]().rstrip())
-    return True
+    command.set_defaults(command=lambda options: print(SCHEMAS[options.of]().rstrip()) is None)
 
 
 SCHEMAS = {"budget": lambda: schema_text(tables()), "report": record.schema_text, "lock": lock_schema_text}

@@ -311,14 +311,11 @@ class NoInputsError(InputError):
 def measure_source(
     source: ModelSource, registry: Tables, deployment: Deployment | None = None
 ) -> measuring.CostedModel:
-    """The model behind a source, fully measured, on a device as far as that says enough.
-
-    What its code prints goes to standard error.
-    """
+    """The model behind a source, fully measured, on a device as far as that says enough."""
     with redirect_stdout(sys.stderr), naming(str(source.target)):
         model = measuring.costed_model(source, registry, root=source.base)
     if model.loaded.graph.operations_unknown and not (source.inputs or registry.formats[source.format].stores_alone):
-        raise NoInputsError(source, measuring.offered_by(model.loaded))
+        raise NoInputsError(source, getattr(model.loaded, "offered", InputSpecs()))  # an extension's may not know it
     return _on_device(model, deployment, registry)
 
 

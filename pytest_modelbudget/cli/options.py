@@ -6,12 +6,12 @@ The words that name a model on the command line are read as the same words in a 
 import argparse
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from pytest_modelbudget.budget import grammar, input_forms, source_forms, yaml_text
+from pytest_modelbudget.budget.grammar import Form
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.formats.source import AS_WRITTEN, GROUPED, OPTIMIZERS, InputSpec, InputSpecs, ModelSource
 from pytest_modelbudget.gate import from_python
@@ -20,7 +20,6 @@ from pytest_modelbudget.lowering.lowered import Lowering
 from pytest_modelbudget.metrics.measured_model import Deployment
 from pytest_modelbudget.registry import Tables
 
-CALLING = ("--args", "--kwargs")  # whose values may be calls
 _NAMED = re.compile(r"([A-Za-z_]\w*)=(.*)", re.DOTALL)
 
 
@@ -83,110 +82,81 @@ def deployment_of(options: argparse.Namespace, registry: Tables) -> Deployment |
 
 def lowering_of(options: argparse.Namespace, registry: Tables) -> Lowering:
     """What the command's words say that a device's compiler does."""
-    base = Path.cwd()
-    return asked_lowering(Words(grammar.Reading(base, base, registry)).mapped("--lower", options.lower), registry)
+    return asked_lowering(_mapped("--lower", options.lower, registry), registry)
 
 
 def source_of(options: argparse.Namespace, registry: Tables) -> ModelSource:
     """The model source that the command's words name; raises ModelBudgetError for other words."""
-    base = Path.cwd()
-    words = Words(grammar.Reading(base, base, registry))
+    base, dtype = Path.cwd(), options.dtype
+    args = [_read("--args", word, source_forms.VALUE, registry) for word in options.args]
+    dims = _mapped("--dims", options.dims, registry)
     return ModelSource(
         from_python.source_format(options.source, registry, base),
         options.source,
-        words.inputs(options.input),
-        args=words.listed(options.args),
-        kwargs=words.mapped("--kwargs", options.kwargs),
-        dtype=words.dtype(options.dtype),
-        dims=words.dims(options.dims),
+        _inputs(options.input, registry),
+        args=tuple(args[0] if len(args) == 1 and isinstance(args[0], list) else args),  # a JSON list is all of them
+        kwargs=_mapped("--kwargs", options.kwargs, registry),
+        dtype=None if dtype is None else _read("--dtype", dtype, input_forms.FLOATING_TYPE, registry),
+        dims=_read("--dims", json.dumps(dims), source_forms.DIMS, registry, said=" ".join(options.dims))
+        if dims
+        else {},
         qdq="" if options.qdq == GROUPED else options.qdq,
         training=options.training,
         base=base,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
-    """The command line's values, read as the same words in a budget file are.
+def _inputs(specs: Sequence[str], registry: Tables) -> InputSpecs:
+    """Positional inputs in their order, and those spelled NAME=SPEC by name; a JSON list or object is several."""
+    positional: list[InputSpec] = []
+    named: dict[str, InputSpec] = {}
+    for word in specs:
+        name, spec = _split(word)
+        several = input_forms.INPUTS if name is None else None
+        read = _read("--input", spec, input_forms.ARGUMENT, registry, several=several)
+        if isinstance(read, InputSpecs):
+            positional.extend(read.positional)
+            named.update(read.named)
+        elif name is None:
+            positional.append(read)
+        else:
+            named[name] = read
+    return InputSpecs(tuple(positional), named)
 
-    Raises InputError for a value that cannot be read so.
+
+def _mapped(option: str, words: Sequence[str], registry: Tables) -> dict[str, object]:
+    """Plain values by name, from pairs or JSON objects; those of a callable may be calls."""
+    values: dict[str, object] = {}
+    for word in words:
+        name, text = _split_size(word) if option == "--dims" else _split(word)
+        value = _read(option, text, source_forms.VALUE if option == "--kwargs" else grammar.ANYTHING, registry)
+        if name is not None:
+            values[name] = value
+        elif isinstance(value, dict):
+            values.update(value)
+        else:
+            raise InputError(f"{option} '{word}' is neither KEY=VALUE nor a JSON object")
+    return values
+
+
+def _read(
+    option: str, word: str, form: Form[Any], registry: Tables, *, several: Form[Any] | None = None, said: str = ""
+) -> Any:
+    """The value of one word as a form reads it, of a list or a mapping another one; JSON is a part of YAML.
+
+    Raises InputError where the same word in a budget would be refused.
     """
-
-    reading: grammar.Reading
-
-    def inputs(self, specs: Sequence[str]) -> InputSpecs:
-        """Positional inputs in their order, and those spelled NAME=SPEC by name; a JSON list or object is several."""
-        positional: list[InputSpec] = []
-        named: dict[str, InputSpec] = {}
-        for word in specs:
-            name, spec = _split(word)
-            node = self._node("--input", spec)
-            is_all = name is None and not isinstance(node, yaml_text.Text)
-            form: grammar.Form[Any] = input_forms.INPUTS if is_all else input_forms.ARGUMENT
-            read = form.of(node, self.reading)
-            self._refuse("--input", word)
-            assert read is not None, "what is no input was refused"
-            if isinstance(read, InputSpecs):
-                positional.extend(read.positional)
-                named.update(read.named)
-            elif name is None:
-                positional.append(read)
-            else:
-                named[name] = read
-        return InputSpecs(tuple(positional), named)
-
-    def listed(self, words: Sequence[str]) -> tuple[object, ...]:
-        """Plain values; one JSON list stands for its items."""
-        values = [self._value("--args", word) for word in words]
-        return tuple(values[0] if len(values) == 1 and isinstance(values[0], list) else values)
-
-    def mapped(self, option: str, words: Sequence[str]) -> dict[str, object]:
-        """Plain values by name, from pairs or JSON objects."""
-        values: dict[str, object] = {}
-        for word in words:
-            name, text = _split_size(word) if option == "--dims" else _split(word)
-            value = self._value(option, text)
-            if name is not None:
-                values[name] = value
-            elif isinstance(value, dict):
-                values.update(value)
-            else:
-                raise InputError(f"{option} '{word}' is neither KEY=VALUE nor a JSON object")
-        return values
-
-    def dtype(self, name: str | None) -> str | None:
-        return None if name is None else self._read("--dtype", name, input_forms.FLOATING_TYPE)
-
-    def dims(self, words: Sequence[str]) -> Mapping[str, int]:
-        """Sizes by symbol."""
-        if not words:
-            return {}
-        pairs = json.dumps(self.mapped("--dims", words))
-        dims = source_forms.DIMS.of(self._node("--dims", pairs), self.reading) or {}
-        self._refuse("--dims", " ".join(words))
-        return dims
-
-    def _value(self, option: str, word: str) -> object:
-        return self._read(option, word, source_forms.VALUE if option in CALLING else grammar.ANYTHING)
-
-    def _read(self, option: str, word: str, form: grammar.Form[Any]) -> Any:
-        """The value of one word as a form reads it."""
-        value = form.of(self._node(option, word), self.reading)
-        self._refuse(option, word)
+    reading = grammar.Reading(Path.cwd(), Path.cwd(), registry)
+    try:
+        node = yaml_text.tree(word, option)
+        value = (form if several is None or isinstance(node, yaml_text.Text) else several).of(node, reading)
+    except yaml_text.BudgetFileError as error:
+        reading.problems.extend(error.problems)
+    if not reading.problems:
         return value
-
-    def _node(self, option: str, word: str) -> yaml_text.Node:
-        """The words of one option as a YAML tree, of which JSON is a part."""
-        try:
-            return yaml_text.tree(word, option)
-        except yaml_text.BudgetFileError as error:
-            raise InputError(f"{option} '{word}': {_messages(error.problems)}") from error
-
-    def _refuse(self, option: str, word: str) -> None:
-        if self.reading.problems:
-            messages = _messages(self.reading.problems)
-            named = option if yaml_text.shown(word) in messages else f"{option} '{word}'"
-            raise InputError(f"{named}: {messages}")
+    messages = "; ".join(problem.message for problem in reading.problems)
+    named = option if yaml_text.shown(word) in messages else f"{option} '{said or word}'"
+    raise InputError(f"{named}: {messages}")
 
 
 def _split(word: str) -> tuple[str | None, str]:
@@ -199,7 +169,3 @@ def _split_size(word: str) -> tuple[str | None, str]:
     """(symbol, size) of SYMBOL=SIZE: a symbol need not be a name, as x.0 and 2*n+1 are none."""
     symbol, equals, size = word.rpartition("=")
     return (symbol, size) if equals and not symbol.startswith("{") else (None, word)
-
-
-def _messages(problems: Sequence[yaml_text.Problem]) -> str:
-    return "; ".join(problem.message for problem in problems)

@@ -24,11 +24,6 @@ def terminal_width() -> int:
     return shutil.get_terminal_size((PIPE_WIDTH, 0)).columns
 
 
-def is_coloured(stream: TextIO) -> bool:
-    """Whether colour means something there: a terminal, and nobody said NO_COLOR (https://no-color.org)."""
-    return stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
-
-
 def print_text(text: str, *, stream: TextIO | None = None) -> None:
     """Print a text that anybody may have written; on a terminal how it ended has a colour."""
     lines = printable(text).split("\n")
@@ -54,12 +49,13 @@ def print_lines(lines: Iterable[tuple[str, str]], *, stream: TextIO | None = Non
 
 
 def print_pieces(lines: Iterable[Iterable[tuple[str, str]]], *, stream: TextIO | None = None) -> None:
-    """Print lines in pieces, each with its colour."""
+    """Print lines in pieces, each with its colour, to a terminal without NO_COLOR (https://no-color.org)."""
     stream = stream or sys.stdout
+    is_coloured = stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
     for line in lines:
         for text, colour in line:
             code, written = CODES.get(COLOURS.get(colour, colour), ""), _written(text, stream)
-            print(f"\x1b[{code}m{written}\x1b[0m" if code and is_coloured(stream) else written, end="", file=stream)
+            print(f"\x1b[{code}m{written}\x1b[0m" if code and is_coloured else written, end="", file=stream)
         print(file=stream)
 
 

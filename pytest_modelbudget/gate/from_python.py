@@ -422,21 +422,16 @@ def check_equivalence(
     claim = _claim({**bounds, "kind": kind, "seeds": seeds, **asked}, given, registry, here)
     first = model_source(original, inputs, registry=registry, base=here)
     second = model_source(transformed, inputs, registry=registry, base=here)
-    result = _compared(first, second, claim, registry, here)
-    if result.first_divergence is None:
-        return result
-    repeat = f"check_equivalence(original, transformed, inputs, seeds={tuple(claim.seeds)})"
-    return replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
-
-
-def _compared(first: ModelSource, second: ModelSource, claim: Claim, registry: Tables, base: Path) -> Equivalence:
-    """The judgement on two models; raises where either, or the inputs, cannot be read."""
-    with state_kept(), searched_first(((base,),)):
+    with state_kept(), searched_first(((here,),)):
         applied = transforming.apply_transform(first, Transformation(COMPARE, {COMPARE: second}), registry)
         if why := applied.changed.model.graph.operations_unknown:  # which reads the second model
             raise InputError(why)
         # The original or its inputs cannot be read; the other model was read above.
-        return transforming.compared(applied, claim, raised=(SourceError, InputError))
+        result = transforming.compared(applied, claim, raised=(SourceError, InputError))
+    if result.first_divergence is None:
+        return result
+    repeat = f"check_equivalence(original, transformed, inputs, seeds={tuple(claim.seeds)})"
+    return replace(result, first_divergence=result.first_divergence.repeated_by(repeat))
 
 
 def _claim(asked: Mapping[str, Any], given: object, registry: Tables, base: Path) -> Claim:

@@ -10,27 +10,16 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_modelbudget.budget import committed_files, git, revision, yaml_text
+from pytest_modelbudget.budget import base_inventory, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Baselines, Move
-from pytest_modelbudget.budget.budget import DEPLOYED, Address, Budget, Limit, Loosen, Place, path_of
-from pytest_modelbudget.budget.changes import (
-    CheckKey,
-    Redefinition,
-    lock_loosenings,
-    loosenings,
-    redefinitions,
-    renamings,
-)
+from pytest_modelbudget.budget.budget import DEPLOYED, Address, Budget, Loosen, Place, path_of
+from pytest_modelbudget.budget.changes import CheckKey, Redefinition, lock_loosenings, loosenings, redefinitions
 from pytest_modelbudget.budget.history import branch_history
 from pytest_modelbudget.budget.kinds import Loosening, judge_limit
 from pytest_modelbudget.budget.lock_file import (
-    HEAD,
-    SCHEMA,
-    SUFFIX,
     UPDATE,
     Lock,
     LockedValue,
-    budgets_of,
     lock_path,
     lock_text,
     read_value,
@@ -92,10 +81,7 @@ def measured_budgets(
 
 
 def lock_comparison(budget: MeasuredBudget, baselines: Baselines) -> LockComparison:
-    """One budget's lock, in the working tree and at the base, compared with the measured numbers.
-
-    A number that is accepted for a while moves no lock.
-    """
+    """One budget's lock, in the working tree and at the base, compared with the measured numbers."""
     path, today, accepted = budget.path, budget.numbers, budget.exempt.accepted
     here, file = baselines.in_working_tree(path), baselines.shown(path)
     beside = {
@@ -127,19 +113,14 @@ def _beside(today: LockedValue, key: CheckKey, locked: LockedValue | None, *, is
 
 
 def with_locks(report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool) -> record.Report:
-    """The report with the state of each lock file, behind what it says of the base, before locks that nothing reads."""
-    locks = (*report.lock, *_lock_reports(report, comparisons, is_checked=is_checked))
-    order = {"unreachable": 0, "stray": 2}
-    return replace(report, lock=tuple(sorted(locks, key=lambda lock: order.get(lock.state, 1))))
+    """The report with the state of each lock file, behind what it says of the base."""
+    return replace(report, lock=(*report.lock, *_lock_reports(report, comparisons, is_checked=is_checked)))
 
 
 def _lock_reports(
     report: record.Report, comparisons: Iterable[LockComparison], *, is_checked: bool
 ) -> Iterator[LockReport]:
-    """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails.
-
-    One that does not exist is only spoken of where limits grow from it, or locks are checked.
-    """
+    """The state of each lock file, in the order of the files; where locks are checked, what is unfit fails."""
     growing = [case for case in report.cases() if case.check.grow is not None]
     grows = {case.model.file for case in growing}
     grown_from = {case.model.file for case in growing if case.check.baseline is not None}
@@ -158,30 +139,8 @@ def _lock_reports(
 
 
 def unknown_base(why: str) -> LockReport:
-    """The state of all locks of a base that is not here, or whose budgets git cannot list: that fails.
-
-    What a change loosens, drops or forbids no longer is then unknown, whether a user or the host names the base.
-    """
+    """The state of all locks of a base that is not here, or whose budgets git cannot list: that fails."""
     return LockReport(file=None, state="unreachable", text=why, fails=True)
-
-
-def stray_locks(folders: Iterable[Path], baselines: Baselines) -> Iterator[LockReport]:
-    """Lock files in these folders whose budget is gone, which nothing reads."""
-    for folder in sorted(set(folders)):
-        for path in sorted(folder.glob(f"*{SUFFIX}")):
-            if path.is_file() and not any(budget.exists() for budget in budgets_of(path)) and _is_lock(path):
-                file = baselines.shown(path)
-                text = f"{file} is left of {budgets_of(path)[0].name}, which is gone: delete it"
-                yield LockReport(file=file, state="stray", text=text)
-
-
-def _is_lock(path: Path) -> bool:
-    """Whether a file begins as our lock files do; others end in .lock.json, too."""
-    try:
-        with path.open("rb") as file:
-            return SCHEMA.encode() in file.read(HEAD)
-    except OSError:
-        return False  # not ours to read, and nothing is compared with it
 
 
 def _state(compared: LockComparison, broken: Collection[str]) -> tuple[str, str]:
@@ -266,10 +225,7 @@ class ComparedBudgets:
     def changes(
         self, report: record.Report, dropped: Iterable[Path]
     ) -> tuple[tuple[LoosenedLimit, ...], tuple[RedefinedModel, ...]]:
-        """All that the change since the base loosens, exceptions first, and redefines, each by file and line.
-
-        dropped are budget files of the base that are none today, or are not collected.
-        """
+        """All that the change since the base loosens, exceptions first, and redefines, each by file and line."""
         judged = {case.id for case in report.cases()}
         changes: list[LoosenedLimit | RedefinedModel] = []
         for path in dict.fromkeys((*self.today, *dropped)):
@@ -316,21 +272,15 @@ class ComparedBudgets:
                 yield build.loosened_limit(unknown, forbidden_by=ban)
             return
         ban = _ban(before, f" at {revision.short(self.base)}") or ban
-        names, renamed = renamings(before, now, metrics)
-        for renaming in (*self._moved(path, now), *renamed):
-            yield build.redefined_model(renaming, forbidden_by="")
-        models = tuple(dataclasses.replace(each, name=names.get(each.name, each.name)) for each in before.models)
-        before = dataclasses.replace(before, models=models)
+        for moved in self._moved(path, now):
+            yield build.redefined_model(moved, forbidden_by="")
         for loosening in loosenings(before, now, metrics):
             yield build.loosened_limit(loosening, forbidden_by=ban)
         for redefinition in redefinitions(before, now, self.registry.transforms):
             yield build.redefined_model(redefinition, forbidden_by=ban)
 
     def _before(self, path: Path) -> Budget:
-        """The base's limits on the models that a file has today, or had and nothing has today.
-
-        It forbids to loosen them where any file forbids it that one of them was in.
-        """
+        """The base's limits on the models that a file has today, or had and nothing has today."""
         own = self._at_base(path) or Budget(self.baselines.shown(path), ())
         away = {move.model for move in self.moves if move.home == path}
         arrived = [(move, self._at_base(move.home)) for move in self.moves if move.path == path]
@@ -342,7 +292,7 @@ class ComparedBudgets:
     def _at_base(self, path: Path) -> Budget | None:
         """A budget file of the base; None where there was none."""
         if path not in self._read:
-            text, root = committed_files.text_at(self.base, path), self.baselines.root
+            text, root = base_inventory.text_at(self.base, path), self.baselines.root
             has_marker = text is not None and is_budget(text)
             before = read_budget(path, self.registry, root=root, text=text, read=self._text_at) if has_marker else None
             self._read[path] = before
@@ -350,7 +300,7 @@ class ComparedBudgets:
 
     def _text_at(self, path: Path, file: str) -> str:
         """The text of a file of the base that its budget names."""
-        text = committed_files.text_at(self.base, path)
+        text = base_inventory.text_at(self.base, path)
         if text is None:
             raise git.BaseError(f"{revision.short(self.base)} has no {file}, which its budget names")
         return text
@@ -499,18 +449,8 @@ def numbers_added(budgets: Iterable[MeasuredBudget], baselines: Baselines) -> It
 def _must_differ_only_in(edits: tuple[yaml_text.Edit, ...], before: Budget, after: Budget) -> None:
     """Refuse to write what would change any other limit; that would be our mistake."""
     pairs = zip(before.held(), after.held(), strict=True)
-    changed = {path_of(*old.key) for old, new in pairs if _bare(old.check) != _bare(new.check)}
+    changed = {path_of(*old.key) for old, new in pairs if old.check != new.check}
     assert changed == {edit.subject for edit in edits}, "an edit changed more than its own limit"
-
-
-def _bare(limit: Any) -> Any:
-    """A check without its places, which an edit before it may move."""
-    nowhere = Place("", 1)
-    if isinstance(limit, Limit) and limit.waiver is not None:
-        limit = dataclasses.replace(limit, waiver=dataclasses.replace(limit.waiver, place=nowhere))
-    if getattr(limit, "run", None) is not None:
-        limit = dataclasses.replace(limit, run=dataclasses.replace(limit.run, place=nowhere))
-    return dataclasses.replace(limit, place=nowhere)
 
 
 def _changes(mode: UpdateMode, planned: Update, text: str, file: str) -> Iterator[Change]:
@@ -525,8 +465,7 @@ def _changes(mode: UpdateMode, planned: Update, text: str, file: str) -> Iterato
         scalar = yaml_text.scalar_at(root, edit.keys)
         assert scalar is not None  # it has just been replaced
         end = "" if edit.keys[-1] == "max" else f" {edit.keys[-1]}"
-        remark = f" ({edit.remark})" if edit.remark else ""
-        became = f"{end} {scalar.text} → {edit.quantity}{remark}"
+        became = f"{end} {scalar.text} → {edit.quantity}"
         yield Change(edit.subject, f"{WRITTEN[mode]}  {edit.subject}{became}   {file}:{scalar.place.line}")
 
 

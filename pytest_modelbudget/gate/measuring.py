@@ -29,7 +29,7 @@ from pytest_modelbudget.errors import (
 from pytest_modelbudget.evaluation.stored import Origin, evaluated
 from pytest_modelbudget.formats.benchmark import MissingDeviceError, Plan, Timing, clock, importing
 from pytest_modelbudget.formats.model import LoadedModel, Model, must_run, training_step
-from pytest_modelbudget.formats.source import AS_RUN, AS_WRITTEN, InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import AS_RUN, AS_WRITTEN, ModelSource
 from pytest_modelbudget.formats.table import Format
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate.process_state import collection_paused, state_kept
@@ -69,7 +69,6 @@ class CostedModel:
 
     @property
     def costed(self) -> costs.CostedGraph:
-        """The model's own graph, and what each of its operations costs."""
         return self.programs[Stage.WRITTEN]
 
     @property
@@ -89,7 +88,10 @@ class CostedModel:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        return (*self.loaded.notes, *notes_of_nothing(self.loaded.graph), *self.costed.once(notes_on_stored))
+        graph = self.loaded.graph
+        empty = tuple(f"input {tensor.name} has a size of 0" for tensor in graph.inputs if tensor.is_empty)
+        of_nothing = (ON_NOTHING,) if graph.is_on_nothing else empty
+        return (*self.loaded.notes, *of_nothing, *self.costed.once(notes_on_stored))
 
 
 @collection_paused()
@@ -103,13 +105,6 @@ def costed_model(source: ModelSource, registry: Tables, *, root: Path) -> Costed
             loaded = registry.formats[source.format].load(source, registry.ops)
             loaded.graph  # noqa: B018  # a model is read when its graph is asked for
         return costed(loaded, registry, source)
-
-
-def notes_of_nothing(graph: Graph) -> tuple[str, ...]:
-    """What a reader must know where inputs have a size of 0: what reads them alone costs nothing."""
-    if graph.is_on_nothing:
-        return (ON_NOTHING,)
-    return tuple(f"input {tensor.name} has a size of 0" for tensor in graph.inputs if tensor.is_empty)
 
 
 def costed(model: Model, registry: Tables, source: ModelSource, origin: Origin | None = None) -> CostedModel:
@@ -186,11 +181,6 @@ def _rewritten(
     return LoadedModel(graph, loaded.format, loaded.traced, layers, (*loaded.notes, *notes))
 
 
-def offered_by(loaded: Model) -> InputSpecs:
-    """Example inputs that a model carries, where it was given none; one of an extension's may not know the word."""
-    return getattr(loaded, "offered", InputSpecs())
-
-
 @collection_paused()
 def measure_model(
     source: ModelSource, registry: Tables, *, root: Path, deployments: Iterable[Deployment] = (),
@@ -260,6 +250,7 @@ def undisturbed(format: Format) -> Iterator[None]:
 
 def without_graph(model: CostedModel, began: float, registry: Tables, *, with_parts: bool = False) -> MeasuredModel:
     """All that is kept of a model when its graph goes; began is when its measuring did."""
+    on_nothing = model.loaded.graph.is_on_nothing
     return MeasuredModel(
         model.loaded.format,
         model.loaded.traced,
@@ -273,15 +264,8 @@ def without_graph(model: CostedModel, began: float, registry: Tables, *, with_pa
         parts=_parts(model, registry) if with_parts else {},
         seconds=clock() - began,
         reservation=model.reservation,
-        of_nothing=_of_a_run_on_nothing(model, registry),
+        of_nothing=tuple(key for key in model.measurements if on_nothing and not registry.metrics[key].needs_no_run),
     )
-
-
-def _of_a_run_on_nothing(model: CostedModel, registry: Tables) -> tuple[str, ...]:
-    """The metrics that a run decides, where no input has an element."""
-    if not model.loaded.graph.is_on_nothing:
-        return ()
-    return tuple(key for key in model.measurements if not registry.metrics[key].needs_no_run)
 
 
 def _parts(model: CostedModel, registry: Tables) -> Mapping[str, tuple[growth.Part, ...]]:

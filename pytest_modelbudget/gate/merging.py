@@ -78,15 +78,12 @@ def _must_be_of_one_run(files: Sequence[PartFile]) -> None:
         told: dict[str, PartFile] = {}
         for file in files:
             if (value := getattr(file.part.run, name)) is not None:
-                told.setdefault(_words(value), file)
+                words = ", ".join(map(" ".join, value.items())) if isinstance(value, Mapping) else str(value)
+                told.setdefault(words, file)
         if len(told) > 1:
             (there, first), (here, file), *_ = told.items()
             unlike = f"{_beyond(here, there)}, not {_beyond(there, here)}"
             raise InputError(f"{file} has another {name.replace('_', ' ')} than {first}: {unlike}: {SAME}")
-
-
-def _words(value: object) -> str:
-    return ", ".join(map(" ".join, value.items())) if isinstance(value, Mapping) else str(value)
 
 
 def _beyond(words: str, others: str) -> str:

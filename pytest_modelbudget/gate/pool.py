@@ -55,10 +55,7 @@ CURRENT = "most recent call first"  # ends the heading of each thread there
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The most that one step of a child may take, as written: "60 s", "4 GiB".
-
-    Without a memory, all children together may take a share of the machine's.
-    """
+    """The most that one step of a child may take, as written: "60 s", "4 GiB"."""
 
     timeout: str
     memory: str = ""
@@ -69,7 +66,6 @@ class Bounds:
 
     @property
     def nbytes(self) -> int:
-        """The memory in bytes; 0 where none is written."""
         return int(quantity(self.memory, "B")) if self.memory else 0
 
 
@@ -92,10 +88,7 @@ class CrowdedError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """The file with the answer to a request, or the error of a child that gave none, and what the child printed.
-
-    Without a file or an error no child could be started.
-    """
+    """The file with the answer to a request, or the error of a child that gave none, and what the child printed."""
 
     file: Path | None = None
     error: ModelBudgetError | None = None
@@ -528,10 +521,7 @@ def _ending(exitcode: int | None) -> str:
 
 
 def _place(stderr: str) -> str:
-    """The innermost line of the user's that faulthandler wrote of the thread that mattered: " (in f, nets.py:3)".
-
-    It writes other threads first. A line of what is installed is taken only where there is no better one.
-    """
+    """The innermost line of the user's that faulthandler wrote of the thread that mattered: " (in f, nets.py:3)"."""
     for block in reversed(THREAD.split(stderr)):
         lines = [found for found in TRACED.findall(block) if is_users_file(found[0])]
         own = [found for found in lines if not is_installed(found[0])] or lines

@@ -22,10 +22,7 @@ from pytest_modelbudget.formats.user_modules import is_installed
 
 
 def top_imports(file: Path) -> Iterator[str]:
-    """The modules that a file imports at its top; none of a file that is no Python.
-
-    Imports inside functions, classes and conditions may never happen; relative ones are in the file's own package.
-    """
+    """The modules that a file imports at its top; none of a file that is no Python."""
     try:
         tree = ast.parse(file.read_bytes())
     except (OSError, SyntaxError, ValueError):

@@ -35,10 +35,7 @@ REPLACED = (
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """A model, what a transform made of it, and the same change to copies of it.
-
-    steps are those of the original before anything was made of it; steps_now traces it once more.
-    """
+    """A model, what a transform made of it, and the same change to copies of it."""
 
     original: Model
     changed: Changed
@@ -123,10 +120,7 @@ def _steps(model: Model) -> Steps:
 
 @dataclass(frozen=True, slots=True)
 class TransformedModel:
-    """The numbers of a transformed model, what changed, and both models to be compared.
-
-    applied is None where the transform could not be applied; measured then holds the failure.
-    """
+    """The numbers of a transformed model, what changed, and both models to be compared."""
 
     measured: MeasuredModel
     changes: tuple[Change, ...] = ()
@@ -138,11 +132,7 @@ def transformed_model(
     source: ModelSource, change: Subject[Transformation], registry: Tables, *, root: Path, with_parts: bool = False,
     creates: bool = False, profile: Profile | None = None,
 ) -> TransformedModel:  # fmt: skip
-    """A model after a transform, measured, also on devices; or why it could not be.
-
-    with_parts keeps what each number is made of, for a lock file to be written or compared; profile is called on each
-    device.
-    """
+    """A model after a transform, measured, also on devices; or why it could not be."""
     began, settings = clock(), {**change.made.settings, **({CREATES: True} if creates else {})}
     with undisturbed(registry.formats[source.format]):
         try:

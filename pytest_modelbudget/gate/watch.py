@@ -16,10 +16,7 @@ EACH_SECOND = 1.0  # where the line is a terminal's last one, and written anew
 
 
 class Watch:
-    """Names models that take long on the stderr that the process was started with, which pytest captures for no test.
-
-    With a width the line is a terminal's own: it has at most so many characters, counts seconds, and goes at the end.
-    """
+    """Names models that take long on the process's own stderr, which pytest captures for no test."""
 
     def __init__(self, width: int = 0) -> None:
         self.width = width

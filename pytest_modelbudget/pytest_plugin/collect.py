@@ -11,8 +11,8 @@ import pytest
 
 from pytest_modelbudget.budget import PATHS, SUFFIXES
 from pytest_modelbudget.budget import budget as budgets
+from pytest_modelbudget.budget.base_inventory import absent_files
 from pytest_modelbudget.budget.budget import Address
-from pytest_modelbudget.budget.committed_files import absent_files
 from pytest_modelbudget.budget.read_budget import may_be_budget, yaml_files
 from pytest_modelbudget.pytest_plugin import items, options
 from pytest_modelbudget.reports import record
@@ -83,11 +83,9 @@ class BudgetPaths:
         if self.uncollected:
             return ""
         names = ", ".join(map(str, self.missing or self.roots)) or "the paths given"
-        if self.missing:
-            write = f"name another folder, set ini {PATHS}, or write a budget, such as with{DRAFT}"
-            return f"{names} does not exist: {self._other_rootdir() or write}"
-        write = f"name another folder, or write one, such as with{DRAFT}"
-        return f"no YAML file with the key model_budget under {names}: {write}"
+        why = f"{names} does not exist" if self.missing else f"no YAML file with the key model_budget under {names}"
+        write = f"set ini {PATHS}, or write a budget" if self.missing else "or write one"
+        return f"{why}: name another folder, {write}, such as with{DRAFT}"
 
     def _why(self, path: Path) -> str:
         """The reason why pytest did not collect a budget."""
@@ -100,15 +98,6 @@ class BudgetPaths:
     def _is_printable(self, path: Path) -> bool:
         """True for a name that writes no more than a name wherever it is shown."""
         return os.path.relpath(path, self.config.rootpath).isprintable()
-
-    def _other_rootdir(self) -> str:
-        """The option that finds budgets next to or above the folder that pytest was started in; "" of none."""
-        start, name = self.config.invocation_params.dir, self.missing[0].name
-        found = next((folder for folder in (start, *start.parents) if (folder / name).is_dir()), None)
-        if found is None:
-            return ""
-        other = f"name {name}" if found == start else "start it there"
-        return f"pytest's rootdir is {self.config.rootpath}: give --rootdir={os.path.relpath(found, start)}, or {other}"
 
     def _configured(self) -> tuple[Path, ...]:
         config = self.config

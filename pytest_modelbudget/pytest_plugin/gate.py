@@ -34,7 +34,6 @@ NO_BREAK = "\N{NO-BREAK SPACE}"  # where a line of the terminal may not end
 PYTESTS = ("python", "pytest-modelbudget")  # versions that pytest's own header has
 STATEMENT = "model_budget_statement"  # attribute of a test report that carries an item's words; text in transit
 COUNTS = "model_budget_counts"  # what a worker tells the controller at its end
-SLOW_SECONDS = 5.0
 NEVER_STARTED = (pytest.ExitCode.USAGE_ERROR, pytest.ExitCode.INTERNAL_ERROR)
 
 
@@ -43,11 +42,9 @@ class Gate:
 
     def __init__(self, config: pytest.Config) -> None:
         options.require_packages(config)
-        options.require_no_table(config)
         options.require_amounts(config)
         options.require_day(config)
         self.config = config
-        base_remark = options.settle_base(config)
         config.stash[session_models.WATCH] = Watch()
         self.paths = BudgetPaths(config)
         self.locks = locks.SessionLocks(config)
@@ -62,7 +59,7 @@ class Gate:
         self.is_collected = False  # here or in a worker, to the end
         self.declared = self.collected = 0
         self.idle = 0  # selected limits on timed runs, without the option that measures them
-        self.remarks = [*filter(None, [self.paths.outside, base_remark])]
+        self.remarks = [*filter(None, [self.paths.outside])]
         self.unavailable = ""  # why a worker of xdist measured in its own process
         self.report: record.Report | None = None
         self.is_finished = False  # the session came to its end, whatever it then says
@@ -86,10 +83,8 @@ class Gate:
         self.collected = len(ours) - self.idle
         if self.idle:
             self.paths.remarks.append(f"{several(self.idle, 'limit')} on timed runs skipped: give {options.RUNTIME}")
-        if not self.shard:  # of which the others hold what this one leaves out
-            self.paths.remarks += items.broken_left_out(self.config, ours, options.selection(self.config))
         self.cut = self.shard.cut if self.shard else self.cut
-        self.declared = items.declared_limits(self.config) - self.cut.elsewhere
+        self.declared = sum(items.read_files(self.config).values()) - self.cut.elsewhere
         if not self.config.getoption("lf", False):  # which passes by files that did not fail
             self.budgets = [file for file in self.budgets if file in items.read_files(self.config)]
         self.open = items.OpenItems(session.items)
@@ -122,35 +117,18 @@ class Gate:
 
     @pytest.hookimpl(trylast=True)
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Take in an item's words; a budget's item that fails without any is unknown.
-
-        The report lets go of them: pytest keeps it to the end of the session.
-        """
+        """Take in an item's words; a budget's item that fails without any is unknown."""
         if hasattr(self.config, "workerinput"):
             return
         if text := vars(report).pop(STATEMENT, ""):
-            statement = build.Statement.parse(text)
-            self.assembly.add(statement)
-            self._show_slow(statement)
+            self.assembly.add(build.Statement.parse(text))
         elif (
             report.failed
             and self.report is None
             and self.paths.claims(self.config.rootpath / Address.parse(report.nodeid).file)
         ):
-            self.assembly.lose(report.nodeid, _first_line(report))
-
-    def _show_slow(self, statement: build.Statement) -> None:
-        """Say how long a slow model took; its first limit brings its time, from any worker."""
-        model = statement.model
-        seconds = float(statement.took[model.id]) if model else 0.0
-        reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if seconds < SLOW_SECONDS or reporter is None or self.config.getoption("verbose") < 0 or model is None:
-            return
-        reporter.ensure_newline()
-        writer = self.config.get_terminal_writer()
-        if writer.width_of_current_line:  # xdist's letters stand behind no file name
-            writer.line()
-        reporter.write_line(printed_line(f"{model.id} measured in {seconds:.1f} s"))
+            words = (line.strip() for line in report.longreprtext.split("\n"))
+            self.assembly.lose(report.nodeid, next(filter(None, words), f"failed in {report.when}"))
 
     def pytest_report_teststatus(self, report: pytest.TestReport) -> tuple[str, str, str] | None:
         """An item that fails when all have run is counted, without a letter behind the last one's 100%."""
@@ -251,9 +229,6 @@ class Gate:
             limits = several(broken, "limit")
             self.remarks.append(f"{limits} failed, but another plugin reported them as passed: see the table")
             return pytest.ExitCode.TESTS_FAILED
-        if self.shard and self.shard.is_cut_again(self.declared - self.collected):
-            self.remarks.append("another plugin deselected limits before sharding: use only one of the two")
-            return pytest.ExitCode.TESTS_FAILED
         if answered:
             return exitstatus
         if self.cut.elsewhere:
@@ -331,11 +306,9 @@ class Gate:
 
     @property
     def _shows_failures(self) -> bool:
-        """Whether pytest shows the texts of failures."""
         return self.config.option.tbstyle not in ("no", "line") and not self.config.option.no_summary
 
     def _width(self) -> int:
-        """The characters of a line that wraps on no terminal of this width."""
         return self.config.get_terminal_writer().fullwidth - 1
 
     def pytest_unconfigure(self) -> None:
@@ -388,9 +361,3 @@ class Gate:
         if left_out > 0 or (options.has_node_ids(self.config) and not self.assembly.answered):
             some, by = several(self.declared, "limit"), ", ".join(options.selection(self.config)) or "selection"
             yield f"{self.assembly.answered} of {some} measured, {left_out} skipped by {by}"
-
-
-def _first_line(report: pytest.TestReport) -> str:
-    """The first line of a failure that came without an item's words."""
-    words = report.longreprtext.split("\n")
-    return next((line.strip() for line in words if line.strip()), f"failed in {report.when}")

@@ -58,14 +58,11 @@ COLOURED = ("params", "macs", "peak_activation", "bandwidth")  # numbers that a 
 BROKEN = "budget"  # name of the item that a file without readable limits has
 
 _SHOWN = pytest.StashKey[list[ModelBudgetError]]()  # those whose exceptions were shown
-_READ = pytest.StashKey[dict[str, "int | BrokenBudget"]]()  # the number of limits of a file, or what is wrong with it
+_READ = pytest.StashKey[dict[str, int]]()  # the number of limits of each file; one of a broken file
 
 
 class BrokenLimitError(Exception):
-    """Raised by an item to fail; lines are what the reader sees, message is the summary, else the first line.
-
-    place is where the file says what is wrong, if that is not where the item stands.
-    """
+    """Raised by an item to fail; lines are what the reader sees, message is the summary, else the first line."""
 
     def __init__(self, lines: Sequence[str], place: budgets.Place | None = None, message: str = "") -> None:
         super().__init__("\n".join(lines))
@@ -242,10 +239,7 @@ class CheckItem(BudgetItem):
         return measuring.judged_as_updated(UpdateMode(mode), verdict, seen, versions, today) if mode else verdict
 
     def _number(self, verdict: Verdict) -> dict[str, Any] | None:
-        """The measured number as a lock file has it, and the path of its budget file.
-
-        Its parts are with it only where a lock is to be written.
-        """
+        """The measured number as a lock file has it, and the path of its budget file."""
         model = self.node.measured()
         versions = models_of(self.config).registry.versions(model.format)
         is_written = self.config.getoption(UPDATE) or adds_locks(self.config)
@@ -253,10 +247,7 @@ class CheckItem(BudgetItem):
         return None if number is None else {"budget": str(self.path), **lock_file.value_record(number)}
 
     def _accepting(self, verdict: Verdict) -> str:
-        """The command that makes the limit what was measured, or drops its exception, from the current directory.
-
-        It names the base that growth is seen from, which on GitHub nobody had to ask for.
-        """
+        """The command that makes the limit what was measured, or drops its exception, from the current directory."""
         start, base = self.config.invocation_params.dir, baselines_of(self.config).base
         path = Path(os.path.relpath(self.path, start)).as_posix()
         node_id = budgets.path_of(path, *budgets.Address.parse(self.nodeid).names)
@@ -267,10 +258,7 @@ class CheckItem(BudgetItem):
 
 
 class SubjectNode(pytest.Collector):
-    """A model, what a transform makes of it, or either on a device: checks on it, and what comes of it.
-
-    It is told with the model that it comes of.
-    """
+    """A model, what a transform makes of it, or either on a device: checks on it, and what comes of it."""
 
     def __init__(self, *, subject: budgets.Subject[Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
@@ -430,22 +418,9 @@ class DeploymentNode(SubjectNode):
         return build.deployment_report(self.nodeid, self.subject, self.deployed(), self.failing_at)
 
 
-def declared_limits(config: pytest.Config) -> int:
-    """The number of limits in the files that this session has read; a broken file counts as one."""
-    return sum(count if isinstance(count, int) else 1 for count in read_files(config).values())
-
-
-def read_files(config: pytest.Config) -> dict[str, int | BrokenBudget]:
+def read_files(config: pytest.Config) -> dict[str, int]:
     """The files that this session has read, by path: no other plugin took them away before."""
     return config.stash.setdefault(_READ, {})
-
-
-def broken_left_out(config: pytest.Config, held: Collection[str], selection: Sequence[str]) -> Iterator[str]:
-    """A sentence for each file that cannot be read, and whose item is not selected."""
-    for item in read_files(config).values():
-        if isinstance(item, BrokenBudget) and item.nodeid not in held:
-            by = ", ".join(selection) or "selection"
-            yield f"{item.place.file} is broken, and skipped by {by}: {item.problems[0]}"
 
 
 class BudgetFile(pytest.File):
@@ -459,9 +434,8 @@ class BudgetFile(pytest.File):
                 registry = models_of(self.config).registry
                 budget = read_budget(self.path, registry, root=self.config.rootpath)
         except ModelBudgetError as error:
-            broken = BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
-            read_files(self.config)[str(self.path)] = broken
-            yield broken
+            read_files(self.config)[str(self.path)] = 1
+            yield BrokenBudget.from_parent(self, name=BROKEN, error=error, file=self.nodeid)
             return
         idle = () if self.config.getoption(RUNTIME) else ("runtime",)
         subjects = (subject for model in budget.models for _, _, subject in model.walk("", ()))
@@ -615,10 +589,7 @@ def requests_of(item: BudgetItem) -> Iterator[Request[Any]]:
 
 
 def plan(session: pytest.Session) -> None:
-    """Let the pool carry out what the items of a session will ask for, each model in a process of its own.
-
-    An xdist worker knows of no item that it will run before it does.
-    """
+    """Let the pool carry out what the items of a session will ask for, each model in a process of its own."""
     limits = [item for item in session.items if isinstance(item, BudgetItem) and item.getparent(ModelNode)]
     if not limits:
         return
@@ -636,11 +607,7 @@ def plan(session: pytest.Session) -> None:
 
 
 class OpenItems:
-    """The items of a session that have not run yet, by the models that keep graphs and numbers for them.
-
-    Each model lets go when its last item ran. In a worker of xdist that another one took items from, that is never: it
-    keeps the numbers of the models that both measured.
-    """
+    """The items of a session that have not run yet, by the models that keep graphs and numbers for them."""
 
     def __init__(self, session_items: Collection[pytest.Item]) -> None:
         self._open: defaultdict[ModelNode, set[pytest.Item]] = defaultdict(set)

@@ -10,27 +10,12 @@ import pytest
 from msgspec.structs import replace
 
 from pytest_modelbudget.budget import git, revision
-from pytest_modelbudget.budget.base_inventory import Baselines
+from pytest_modelbudget.budget.base_inventory import Baselines, text_at
 from pytest_modelbudget.budget.budget import Loosen, path_of
-from pytest_modelbudget.budget.committed_files import text_at
 from pytest_modelbudget.budget.read_budget import read_budget, yaml_files
 from pytest_modelbudget.budget.update import UpdateMode
 from pytest_modelbudget.errors import ModelBudgetError, SourceError
-from pytest_modelbudget.gate.locks import (
-    NOT_ADDED,
-    ComparedBudgets,
-    MeasuredBudget,
-    Numbers,
-    lacking_numbers,
-    lock_comparison,
-    measured_budgets,
-    numbers_added,
-    stray_locks,
-    to_review,
-    unknown_base,
-    with_locks,
-    write_update,
-)
+from pytest_modelbudget.gate import locks as gate_locks
 from pytest_modelbudget.gate.project import project_around
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.options import BASE, LOCK, UPDATE, asked_shard
@@ -44,10 +29,7 @@ from pytest_modelbudget.units import several
 
 
 class CollectedBudgets(NamedTuple):
-    """The collected budget files, the paths under which they were looked for, and those that were not collected.
-
-    is_whole: files are all that it came by.
-    """
+    """The collected budget files, the paths under which they were looked for, and those that were not collected."""
 
     files: tuple[Path, ...]
     roots: tuple[Path, ...]
@@ -86,9 +68,11 @@ class SessionLocks:
         self.fails = False
         self.comparisons: list[LockComparison] = []
 
-    def compared(self, report: record.Report, numbers: Numbers, collected: CollectedBudgets) -> record.Report:
+    def compared(
+        self, report: record.Report, numbers: gate_locks.Numbers, collected: CollectedBudgets
+    ) -> record.Report:
         """The report with what became of locks and limits; writes what an update asks for."""
-        budgets = measured_budgets(report, numbers, sorted(set(collected.files)), self.config.rootpath)
+        budgets = gate_locks.measured_budgets(report, numbers, sorted(set(collected.files)), self.config.rootpath)
         if self.mode:
             for budget in budgets:
                 self._update(self.mode, budget)
@@ -99,7 +83,7 @@ class SessionLocks:
         else:
             self._add_missing(report, numbers, [budget.path for budget in budgets])
         self.baselines = Baselines(self.config.rootpath, self.base)  # as the files are now
-        report = self._with_locks(report, budgets, collected.roots)
+        report = self._with_locks(report, budgets)
         if self.base is None:
             self.remarks.extend(self._unheld(collected.files))
         else:
@@ -108,24 +92,18 @@ class SessionLocks:
         self.remarks.extend(terminal.change_lines(report))
         return report
 
-    def _with_locks(
-        self, report: record.Report, budgets: Sequence[MeasuredBudget], roots: Iterable[Path]
-    ) -> record.Report:
+    def _with_locks(self, report: record.Report, budgets: Sequence[gate_locks.MeasuredBudget]) -> record.Report:
         """The report with the state of every lock file; a shard knows too few numbers, and says nothing of them."""
-        self.comparisons = [lock_comparison(budget, self.baselines) for budget in budgets]
-        folders = {budget.path.parent for budget in budgets} | {path for path in roots if path.is_dir()}
-        report = replace(report, lock=tuple(stray_locks(folders, self.baselines)))
+        self.comparisons = [gate_locks.lock_comparison(budget, self.baselines) for budget in budgets]
         if (base := self.base) is not None:
-            unreachable = () if base.commit else (unknown_base(base.why_not),)
-            report = replace(
-                report, base=base.commit or None, base_name=base.asked, head=base.measured,
-                lock=(*unreachable, *report.lock),
-            )  # fmt: skip
+            unreachable = () if base.commit else (gate_locks.unknown_base(base.why_not),)
+            known = {"base": base.commit or None, "base_name": base.asked, "head": base.measured}
+            report = replace(report, **known, lock=unreachable)
         comparisons = [] if asked_shard(self.config) else self.comparisons
-        return with_locks(report, comparisons, is_checked=self.checks_locks)
+        return gate_locks.with_locks(report, comparisons, is_checked=self.checks_locks)
 
     def _with_changes(
-        self, report: record.Report, base: revision.BaseRevision, budgets: Sequence[MeasuredBudget],
+        self, report: record.Report, base: revision.BaseRevision, budgets: Sequence[gate_locks.MeasuredBudget],
         collected: CollectedBudgets,
     ) -> record.Report:  # fmt: skip
         """The report with what the change since the base loosens, and what it redefines."""
@@ -135,10 +113,10 @@ class SessionLocks:
             if base.commit:
                 others = {*yaml_files(options.configured_paths(self.config)), *collected.uncollected}
                 dropped = self._dropped(base, collected)
-            compared = ComparedBudgets(self.baselines, models_of(self.config).registry, budgets, others)
+            compared = gate_locks.ComparedBudgets(self.baselines, models_of(self.config).registry, budgets, others)
             loosened, redefined = compared.changes(report, dropped)
         except ModelBudgetError as error:  # of git, or of an extension
-            unknown = unknown_base(f"budgets at {revision.short(base)} cannot be read: {error}")
+            unknown = gate_locks.unknown_base(f"budgets at {revision.short(base)} cannot be read: {error}")
             return replace(report, lock=(unknown, *report.lock))
         return replace(report, loosened=loosened, redefined=redefined)
 
@@ -177,22 +155,22 @@ class SessionLocks:
         except SourceError:
             return ()
 
-    def _add_missing(self, report: record.Report, numbers: Numbers, paths: Iterable[Path]) -> None:
+    def _add_missing(self, report: record.Report, numbers: gate_locks.Numbers, paths: Iterable[Path]) -> None:
         """Add the numbers of limits that are within to locks that lack them; in CI a line says that some do."""
         within = {case.id for case in report.cases() if case.outcome == "within"}
         fitting = {node_id: number for node_id, number in numbers.items() if node_id in within}
-        budgets = measured_budgets(report, fitting, paths, self.config.rootpath)
+        budgets = gate_locks.measured_budgets(report, fitting, paths, self.config.rootpath)
         if self.adds:
-            self.remarks.extend(numbers_added(budgets, self.baselines))
+            self.remarks.extend(gate_locks.numbers_added(budgets, self.baselines))
         elif revision.is_ci() and not self.config.getoption(LOCK):
-            lacking = [budget for budget in budgets if lacking_numbers(budget, self.baselines)]
-            self.remarks.extend([NOT_ADDED.format(several(len(lacking), "budget"))] if lacking else [])
+            lacking = [budget for budget in budgets if gate_locks.lacking_numbers(budget, self.baselines)]
+            self.remarks.extend([gate_locks.NOT_ADDED.format(several(len(lacking), "budget"))] if lacking else [])
 
-    def _update(self, mode: UpdateMode, budget: MeasuredBudget) -> None:
+    def _update(self, mode: UpdateMode, budget: gate_locks.MeasuredBudget) -> None:
         """Carry the update of one budget out."""
         file, changes = self.baselines.shown(budget.path), []
         try:
-            for change in write_update(mode, budget, self.baselines, models_of(self.config).registry):
+            for change in gate_locks.write_update(mode, budget, self.baselines, models_of(self.config).registry):
                 changes.append(change)
                 self.written.append(change.text)
         except (ModelBudgetError, OSError) as error:
@@ -200,7 +178,7 @@ class SessionLocks:
             self.remarks.append(f"{file} not written: {getattr(error, 'strerror', None) or error}")
             return
         if changes:
-            self.to_review.append(to_review(mode, changes, file))
+            self.to_review.append(gate_locks.to_review(mode, changes, file))
 
     def failures(self, report: record.Report) -> Iterator[tuple[str, int, list[str]]]:
         """What fails and is no limit, as an item: its node id, the line in its file, and what a reader is told."""

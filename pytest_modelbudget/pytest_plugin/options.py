@@ -3,14 +3,13 @@
 import os
 import shlex
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
-from pytest_modelbudget.budget import FOLDER, PATHS, SUFFIXES
+from pytest_modelbudget.budget import FOLDER, PATHS
 from pytest_modelbudget.reports import table
 
 SWITCH = "--model-budget"
@@ -20,22 +19,17 @@ BASE = "--model-budget-base"
 LOCK = "--model-budget-lock"
 RUNTIME = "--model-budget-runtime"
 WORKERS = "--model-budget-workers"
-SHARD, AUTO = "--model-budget-shard", "auto"
+SHARD = "--model-budget-shard"
 DATE = "--model-budget-date"
 TIMEOUT = "--model-budget-timeout"
 MEMORY = "--model-budget-memory"
 PROFILE_DIR = "--model-budget-profile-dir"
 DEFAULT_PATHS = [FOLDER]
-BAZEL_INDEX, BAZEL_TOTAL, BAZEL_STATUS = "TEST_SHARD_INDEX", "TEST_TOTAL_SHARDS", "TEST_SHARD_STATUS_FILE"
 MOST_DIGITS = 4  # of the number of shards
-GITLAB_INDEX, GITLAB_TOTAL = "CI_NODE_INDEX", "CI_NODE_TOTAL"
 
 
 class Option(NamedTuple):
-    """One option of a session: its help, what argparse takes of it, and the key of the configuration that sets it too.
-
-    unit is that of an amount, default the value of the key. An advanced option is in a group of its own.
-    """
+    """One option of a session: its help, what argparse takes of it, and the key of the configuration for it."""
 
     name: str
     help: str
@@ -79,7 +73,7 @@ OPTIONS = (
     ),
     Option(
         SHARD,
-        "measure the I-th of N parts of the models, which modelbudget merge joins; auto: as GitLab numbers jobs",
+        "measure the I-th of N parts of the models, which modelbudget merge joins",
         {"metavar": "I/N"},
         is_advanced=True,
     ),
@@ -133,11 +127,6 @@ def value_of(config: pytest.Config, name: str) -> str:
     return str(config.getoption(name) or config.getini(BY_NAME[name].ini))
 
 
-def source_of(config: pytest.Config, name: str) -> str:
-    """The option that gave the value, or the key of the configuration."""
-    return name if config.getoption(name) else BY_NAME[name].ini
-
-
 def report_files(config: pytest.Config) -> Iterator[tuple[table.FileReport, str]]:
     """Every report that was asked for, and the file that it goes to."""
     return table.asked_reports(config.getoption(REPORT) or ())
@@ -152,19 +141,6 @@ def idle_options(config: pytest.Config) -> Iterator[str]:
                 yield option.name if one is True else f"{option.name}={one}"
 
 
-def unchecked_budgets(config: pytest.Config) -> Iterator[str]:
-    """Budgets that the command line names."""
-    is_given = config.args_source is pytest.Config.ArgsSource.ARGS
-    start = config.invocation_params.dir
-    for path in (absolute(start, arg.partition("::")[0]) for arg in (config.args if is_given else ())):
-        if path.suffix in SUFFIXES and path.is_file():
-            from pytest_modelbudget.budget.read_budget import is_budget
-
-            with suppress(OSError):  # a file that cannot be read is none of a session's without the switch
-                if is_budget(path.read_bytes()):
-                    yield os.path.relpath(path, start)
-
-
 def require_packages(config: pytest.Config) -> None:
     """Stop before anything is measured where a report lacks the package that it needs."""
     from pytest_modelbudget.errors import MissingExtraError
@@ -173,22 +149,6 @@ def require_packages(config: pytest.Config) -> None:
         if not report.is_installed:
             option = f"{REPORT}={report.type}:{path}"
             raise pytest.UsageError(str(MissingExtraError(option, package=report.package, extra=report.extra)))
-
-
-def require_no_table(config: pytest.Config) -> None:
-    """Stop where pyproject.toml has a table of ours: nothing reads it, and pytest does not warn of it."""
-    from pytest_modelbudget.errors import SourceError
-    from pytest_modelbudget.gate.project import unread_table
-
-    try:
-        table = unread_table(config.rootpath)
-    except SourceError as error:
-        raise pytest.UsageError(str(error)) from error
-    if table:
-        raise pytest.UsageError(
-            f"nothing reads {table} in pyproject.toml: the keys are pytest's own, such as {PATHS} = [...] under "
-            "[tool.pytest.ini_options] (pytest --help lists them)"
-        )
 
 
 def require_amounts(config: pytest.Config) -> None:
@@ -200,7 +160,7 @@ def require_amounts(config: pytest.Config) -> None:
         text = value_of(config, option.name) if option.unit else ""
         if not text:
             continue
-        given = source_of(config, option.name)
+        given = option.name if config.getoption(option.name) else option.ini
         try:
             amount = quantity(text, option.unit)
         except UnitError as error:
@@ -221,9 +181,8 @@ def asked_workers(config: pytest.Config) -> int | None:
     if not text:
         return None
     if not _is_number(text):
-        raise pytest.UsageError(
-            f"{source_of(config, WORKERS)}: {text!r} is no number: write 2 for two models at a time"
-        )
+        given = WORKERS if config.getoption(WORKERS) else BY_NAME[WORKERS].ini
+        raise pytest.UsageError(f"{given}: {text!r} is no number: write 2 for two models at a time")
     return int(text)
 
 
@@ -236,76 +195,36 @@ def is_idle(config: pytest.Config) -> bool:
     return any(config.getoption(name, False) for name in SHOWING)
 
 
-def settle_base(config: pytest.Config) -> str:
-    """Prefer the host's base to that of the project's settings, which a change may write.
-
-    A sentence on it, or "". The choice goes to workers with the options.
-    """
-    from pytest_modelbudget.budget.revision import asked_base
-
-    named = config.getoption(BASE)
-    if not named or hasattr(config, "workerinput") or any(word.startswith(BASE) for word in own_words(config)):
-        return ""
-    host = asked_base(None, os.environ)
-    if host is None or named in (host.name, *host.revisions):
-        return ""
-    config.option.model_budget_base = None
-    return f"{BASE}={named} of addopts is ignored for {host.name}, which GitHub names: give it on the command line"
-
-
 class AskedShard(NamedTuple):
-    """The part of that number, from 1, of so many; source is who asked for it, for people."""
+    """The part of that number, from 1, of so many."""
 
     number: int
     of: int
-    source: str
+
+    def __str__(self) -> str:
+        return f"{SHARD}={self.number}/{self.of}"
 
 
 def asked_shard(config: pytest.Config) -> AskedShard | None:
-    """The part that an option names, or Bazel; None where all models are measured.
+    """The part that the option names; None where all models are measured.
 
     Raises pytest.UsageError where it names none.
     """
-    option, variables, fix = config.getoption(SHARD), os.environ, "the environment sets them wrongly"
-    if option not in (None, AUTO):
-        index, _, of = option.partition("/")
-        source, fix = f"{SHARD}={option}", "write 1/3 for the first of three"
-    elif BAZEL_TOTAL in variables:
-        index, of = variables.get(BAZEL_INDEX, ""), variables[BAZEL_TOTAL]
-        source = f"{BAZEL_INDEX}={index} of {BAZEL_TOTAL}={of}"
-        index = str(int(index) + 1) if _is_number(index) else index
-    elif option is None:
+    if (text := config.getoption(SHARD)) is None:
         return None
-    elif GITLAB_TOTAL in variables:
-        of = variables[GITLAB_TOTAL]
-        index = variables.get(GITLAB_INDEX, "1" if of == "1" else "")  # not set for a job without parallel:
-        source = f"{GITLAB_INDEX}={index} of {GITLAB_TOTAL}={of}"
-    else:
-        raise pytest.UsageError(
-            f"{SHARD}=auto finds neither {GITLAB_INDEX} and {GITLAB_TOTAL} nor {BAZEL_INDEX} and {BAZEL_TOTAL}: "
-            f"write {SHARD}=1/3 for the first of three"
-        )
+    index, _, of = text.partition("/")
     if not (_is_number(index) and _is_number(of) and 1 <= int(index) <= int(of)):
-        raise pytest.UsageError(f"{source} is no shard: {fix}")
-    return AskedShard(int(index), int(of), source)
+        raise pytest.UsageError(f"{SHARD}={text} is no shard: write 1/3 for the first of three")
+    return AskedShard(int(index), int(of))
 
 
 def _is_number(text: str) -> bool:
     return text.isascii() and text.isdecimal() and len(text) <= MOST_DIGITS
 
 
-def touch_shard_status() -> None:
-    """Tell Bazel that shards are known here: else it takes each for the whole test."""
-    if path := os.environ.get(BAZEL_STATUS):
-        try:
-            Path(path).touch()
-        except OSError as error:
-            raise pytest.UsageError(f"{BAZEL_STATUS}={path} cannot be written: {error.strerror or error}") from error
-
-
 def require_day(config: pytest.Config) -> None:
     """Settle on one day for all exceptions of a session, also in its workers, which are given the options."""
-    from pytest_modelbudget.budget.exceptions import day
+    from pytest_modelbudget.budget.limit_forms import day
     from pytest_modelbudget.errors import BudgetError
 
     asked = config.getoption(DATE)

@@ -24,17 +24,7 @@ from pytest_modelbudget.gate import watch
 from pytest_modelbudget.gate.pool import Bounds, InSession, ModelProcess, Pool, usable_cores
 from pytest_modelbudget.gate.preload import installed_modules
 from pytest_modelbudget.gate.worker import ModuleFile, SessionSetup, Worker
-from pytest_modelbudget.pytest_plugin.options import (
-    BASE,
-    LOCK,
-    MEMORY,
-    TIMEOUT,
-    UPDATE,
-    asked_shard,
-    asked_workers,
-    report_files,
-    value_of,
-)
+from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.registry import Tables, installed_extensions, joined_tables
 from pytest_modelbudget.reports.table import FILE_REPORTS
 from pytest_modelbudget.transforms.table import TRANSFORMS
@@ -44,11 +34,7 @@ TARGET = re.compile(r"\b([A-Za-z_][\w.]*):[A-Za-z_]")  # "package.module" of "pa
 
 
 def preload(config: pytest.Config, budget_files: Iterable[Path]) -> None:
-    """Let the server of the session load what the text of budgets names, while pytest collects.
-
-    Budgets are scanned and not parsed: a word too many costs the server an import, one too few costs each child that
-    import.
-    """
+    """Let the server of the session load what the text of budgets names, while pytest collects."""
     pool = pool_of(config)
     if not pool.workers or (config.getoption("dist", "no") != "no" and not hasattr(config, "workerinput")):
         return  # with xdist its workers measure
@@ -88,7 +74,7 @@ class SessionModels:
             self._extensions = (*installed_extensions(), *given)
             self.registry: Tables = joined_tables(self._extensions)
         self.root = config.rootpath
-        asked = FILE_REPORTS if asked_shard(config) else [report for report, _ in report_files(config)]
+        asked = FILE_REPORTS if options.asked_shard(config) else [report for report, _ in options.report_files(config)]
         profiles = [report.profile for report in asked if report.profile]  # any may be merged from a shard
         self.profile = import_module(profiles[0]).profile if profiles else None
         self._config = config
@@ -123,9 +109,8 @@ class SessionModels:
         """The most that the process of a model may take; None in the session's process."""
         if not self.pool.workers or isolation.isolate is False:
             return None
-        return Bounds(
-            isolation.timeout or value_of(self._config, TIMEOUT), isolation.memory or value_of(self._config, MEMORY)
-        )
+        timeout = isolation.timeout or options.value_of(self._config, options.TIMEOUT)
+        return Bounds(timeout, isolation.memory or options.value_of(self._config, options.MEMORY))
 
     def _worker(self) -> Worker:
         return Worker(self.registry, root=self.root, profile=self.profile)
@@ -156,7 +141,7 @@ _POOL = pytest.StashKey[Pool]()
 def pool_of(config: pytest.Config) -> Pool:
     """The processes of this session."""
     if _POOL not in config.stash:
-        asked, is_xdist = asked_workers(config), hasattr(config, "workerinput")
+        asked, is_xdist = options.asked_workers(config), hasattr(config, "workerinput")
         workers = asked if asked is not None else 1 if is_xdist else usable_cores()
         config.stash[_POOL] = Pool(workers)
     return config.stash[_POOL]
@@ -194,11 +179,11 @@ def baselines_of(config: pytest.Config) -> Baselines:
 def keeps_parts(config: pytest.Config, path: Path, budget_path: str, subject: budgets.Subject[Any]) -> bool:
     """Whether the parts of a model's numbers are needed: a lock knows it, there or on a device, or is to be written."""
     paths = (budget_path, *(budgets.path_of(budget_path, part.name) for part in subject.deployments))
-    is_written = config.getoption(UPDATE) or adds_locks(config)
+    is_written = config.getoption(options.UPDATE) or adds_locks(config)
     return bool(is_written) or any(baselines_of(config).knows(path, each) for each in paths)
 
 
 def adds_locks(config: pytest.Config) -> bool:
     """Whether a session adds numbers that lock files lack: a whole one on a person's machine, without a base."""
-    others = (config.getoption(name) for name in (LOCK, UPDATE, BASE))
-    return not (revision.is_ci() or any(others) or asked_shard(config))
+    others = (config.getoption(name) for name in (options.LOCK, options.UPDATE, options.BASE))
+    return not (revision.is_ci() or any(others) or options.asked_shard(config))

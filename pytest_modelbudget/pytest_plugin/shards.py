@@ -9,6 +9,7 @@ Models are dealt out whole, heaviest first, each to the shard that has least to 
 
 import os
 from collections.abc import Generator, Iterable, Mapping, Sequence
+from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
@@ -18,7 +19,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Address, names_of
-from pytest_modelbudget.budget.git import NOT_TOLD, head_commit, uncommitted
+from pytest_modelbudget.budget.git import BaseError, commit_named
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.items import BudgetItem
 from pytest_modelbudget.pytest_plugin.session_models import baselines_of
@@ -49,15 +50,10 @@ class SessionShard:
         self.asked = asked
         self.cut = CutCollection()
         _must_not_ask_for_the_whole(config, asked)
-        options.touch_shard_status()
 
     @property
     def name(self) -> str:
         return f"{self.asked.number}/{self.asked.of}"
-
-    def is_cut_again(self, left_out: int) -> bool:
-        """Whether a runner of Bazel's may have cut too: limits are left out, and nobody asked so."""
-        return left_out > 0 and not self.config.getoption(options.SHARD) and not options.selection(self.config)
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> Generator[None, None, None]:
@@ -91,13 +87,13 @@ class SessionShard:
 
     def _run(self, report: record.Report, cut: CutCollection) -> CutRun:
         """The run that was cut, as all of its shards know it."""
-        root = self.config.rootpath
-        changes = uncommitted(root)
+        root, commit = self.config.rootpath, ""
+        with suppress(BaseError):  # without git, or a commit
+            commit = commit_named("HEAD", root)
         days = (case.check.waiver.today for case in report.cases() if case.check.waiver)
         return CutRun(
             number_of_shards=self.asked.of,
-            commit=head_commit(root),
-            working_tree=f"unknown to shard {self.name} (see git diff HEAD)" if changes == NOT_TOLD else changes,
+            commit=commit,
             base=f"{report.base_name} {report.base or ''}".strip(),
             environment=report.environment,
             root=path_in_checkout(root, os.environ),
@@ -130,17 +126,13 @@ def _digest(limits: Iterable[BudgetItem], files: Mapping[str, Path]) -> str:
     ids = "\n".join(sorted(item.nodeid for item in limits))
     budgets = dict.fromkeys(files[model] for model in sorted(files))
     whole = sha256()
-    for text in (ids.encode(), *map(_text, budgets)):
+    texts = [ids.encode()]
+    for budget in budgets:
+        with suppress(OSError):  # a file that cannot be read, whose only item fails
+            texts.append(budget.read_bytes().replace(b"\r\n", b"\n"))
+    for text in texts:
         whole.update(sha256(text).digest())  # each of one length, so that no text runs into the next
     return whole.hexdigest()
-
-
-def _text(budget: Path) -> bytes:
-    """The text of a budget with one kind of line end; of one that cannot be read, whose only item fails, none."""
-    try:
-        return budget.read_bytes().replace(b"\r\n", b"\n")
-    except OSError:
-        return b""
 
 
 def _model(node_id: str) -> str:
@@ -165,17 +157,17 @@ def _must_not_ask_for_the_whole(config: pytest.Config, asked: options.AskedShard
     """Refuse options whose answer a part does not know."""
     if config.getoption(options.UPDATE):
         raise pytest.UsageError(
-            f"{options.UPDATE} needs all limits, and {asked.source} measures a part of them: update without shards"
+            f"{options.UPDATE} needs all limits, and {asked} measures a part of them: update without shards"
         )
     asked_reports = list(options.report_files(config))
     for report, path in asked_reports:
         if report.is_of_whole:
             raise pytest.UsageError(
-                f"{options.REPORT}={report.type}:{path} speaks of all limits, and {asked.source} measures a part of "
+                f"{options.REPORT}={report.type}:{path} speaks of all limits, and {asked} measures a part of "
                 f"them: give {options.REPORT}={table.JSON}, and let modelbudget merge write it"
             )
     if config.getoption(options.LOCK) == "check" and not any(report.type == table.JSON for report, _ in asked_reports):
         raise pytest.UsageError(
-            f"{options.LOCK} is judged by modelbudget merge, and {asked.source} measures a part: "
+            f"{options.LOCK} is judged by modelbudget merge, and {asked} measures a part: "
             f"give {options.REPORT}={table.JSON}, which it merges"
         )

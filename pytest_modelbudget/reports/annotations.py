@@ -38,17 +38,13 @@ def commands(report: Report, *, root: str = "", annotated: Collection[str] = ())
     node ids whose failure something else has shown.
     """
     found = [each for each in problems(report) if each.level != ERROR or _item(each) not in annotated]
-    found.sort(key=_worst_first)
+    found.sort(key=lambda each: severity(each.source) if isinstance(each.source, Case) else ())
+    found.sort(key=lambda each: ORDER.index(each.kind))
     return [
         _command(annotation, root)
         for level in KINDS
         for annotation in _fitting(list(dict.fromkeys(_annotation(each) for each in found if each.level == level)))
     ]
-
-
-def _worst_first(finding: Finding) -> tuple[int, tuple[object, ...]]:
-    """The order of kinds, and the worst limits before others."""
-    return ORDER.index(finding.kind), severity(finding.source) if isinstance(finding.source, Case) else ()
 
 
 def _item(finding: Finding) -> str:

@@ -79,10 +79,7 @@ def model_report(
     failing_at: Place | None = None,
     declared: Mapping[str, str] | None = None,
 ) -> record.ModelReport:
-    """One model under one set of inputs, before its checks.
-
-    failing_at says what of it could not be measured, declared what the budget says of it.
-    """
+    """One model under one set of inputs, before its checks."""
     subject = _subject(node_id, place, model, failing_at)
     profile = model.profile or ""
     return record.ModelReport(**subject, declared=declared or {}, defined_at=model.defined_at, profile=profile)
@@ -301,10 +298,7 @@ class Assembly:
         return len(self._checks) + len(self._broken)
 
     def report(self, session: record.Report) -> record.Report:
-        """The record for all renderers, sorted by file and line, whichever order it came in.
-
-        session is what is known of it beside the items: some of its files may be broken without any.
-        """
+        """The record for all renderers, sorted by file and line, whichever order it came in."""
         broken = {**{file.id: file for file in session.broken}, **self._broken}
         return replace(
             session,
@@ -322,7 +316,7 @@ class Assembly:
         lost = {key: record.ModelReport(id=key, file=Address.parse(key).file) for key in checks}
         below: dict[str, list[AnySubject]] = defaultdict(list)
         models = []
-        for subject in sorted({**lost, **self._subjects}.values(), key=place_in_order):
+        for subject in sorted({**lost, **self._subjects}.values(), key=lambda each: (each.file, each.line, each.id)):
             if isinstance(subject, record.ModelReport):
                 models.append(subject)
             else:
@@ -338,8 +332,3 @@ class Assembly:
             return replace(subject, **parts)
 
         yield from map(judged, models)
-
-
-def place_in_order(subject: record.SubjectReport) -> tuple[str, int, str]:
-    """The place of a subject among those of its report."""
-    return (subject.file, subject.line, subject.id)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from pytest_modelbudget.budget.git import BaseError, run_git
+from pytest_modelbudget.budget.git import BaseError, git_text
 from pytest_modelbudget.reports.json_records import Record
 
 ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
@@ -45,16 +45,15 @@ class Checkout(Record, frozen=True, kw_only=True):
 def checkout(root: Path, environment: Mapping[str, str]) -> Checkout | None:
     """The checkout that a project's root is part of; None outside of git, and before the first commit."""
     try:
-        commit, date = _git(root, "log", "-1", "--format=%H%n%cI").splitlines()
-        top, prefix, branch = _git(
-            root, "rev-parse", "--show-toplevel", "--show-prefix", "--abbrev-ref", "HEAD"
-        ).splitlines()
+        commit, date = git_text(root, "log", "-1", "--format=%H%n%cI").splitlines()
+        asked = ("rev-parse", "--show-toplevel", "--show-prefix", "--abbrev-ref", "HEAD")
+        top, prefix, branch = git_text(root, *asked).splitlines()
     except (BaseError, ValueError):
         return None
-    detached = branch == "HEAD"
+    project, named = ([environment[name] for name in names if environment.get(name)] for names in (PROJECT, BRANCH))
     return Checkout(
-        project=_first(environment, PROJECT) or Path(top).name,
-        branch=_first(environment, BRANCH) or ("" if detached else branch),
+        project=[*project, Path(top).name][0],
+        branch=[*named, "" if branch == "HEAD" else branch][0],
         commit=commit,
         date=date,
         files=_files(commit, prefix, environment),
@@ -70,11 +69,3 @@ def _files(commit: str, prefix: str, environment: Mapping[str, str]) -> str:
         if ADDRESS.fullmatch(above) and environment.get(built) == commit:
             return f"{above}/{between}/{commit}/{quote(prefix)}"
     return ""
-
-
-def _first(environment: Mapping[str, str], names: tuple[str, ...]) -> str:
-    return next((environment[name] for name in names if environment.get(name)), "")
-
-
-def _git(root: Path, *words: str) -> str:
-    return run_git(root, *words).decode("utf-8", "replace")

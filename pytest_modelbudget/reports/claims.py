@@ -9,7 +9,7 @@ from dataclasses import fields
 from typing import Any
 
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.equivalence.figures import Figures, LayerError, Worst
+from pytest_modelbudget.equivalence.figures import Figures, Worst
 from pytest_modelbudget.equivalence.judgement import Equivalence, OutputRecord
 from pytest_modelbudget.reports.json_records import Record, always, like
 
@@ -87,6 +87,8 @@ class EquivalenceReport(Record, frozen=True, kw_only=True):
 
 # Made of what was compared.
 
+OF_LAYERS = ("of_its_size", "sqnr", "max_abs")
+
 
 def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
     """The evidence: every output under every family."""
@@ -97,16 +99,14 @@ def equivalence_report(equivalence: Equivalence) -> EquivalenceReport:
         kind=equivalence.kind.value,
         basis=equivalence.basis.value,
         outputs=[_output(output, is_furthest=output is furthest) for output in equivalence.outputs],
-        layers=[_layer_error(layer) for layer in equivalence.layers],
+        layers=[
+            like(LayerErrorReport, layer, **_decimals({key: getattr(layer, key) for key in OF_LAYERS}))
+            for layer in equivalence.layers
+        ],
         decided=equivalence.decision.text if equivalence.decision else "",
         first_divergence=divergence
         and like(FirstDivergence, divergence, error=decimal(divergence.error), worst=_worst(divergence.worst)),
     )
-
-
-def _layer_error(layer: LayerError) -> LayerErrorReport:
-    figures = {"of_its_size": layer.of_its_size, "sqnr": layer.sqnr, "max_abs": layer.max_abs}
-    return like(LayerErrorReport, layer, **_decimals(figures))
 
 
 def _output(output: OutputRecord, *, is_furthest: bool) -> OutputReport:

@@ -11,9 +11,8 @@ The fields: docs.gitlab.com/ci/testing/code_quality/#code-quality-report-format
 """
 
 import json
-from typing import Any
 
-from pytest_modelbudget.reports.findings import ERROR, NOTE, WARNING, Finding, problems
+from pytest_modelbudget.reports.findings import ERROR, NOTE, WARNING, problems
 from pytest_modelbudget.reports.record import Report
 from pytest_modelbudget.reports.text import printed_line
 
@@ -22,14 +21,14 @@ SEVERITIES = {ERROR: "major", WARNING: "minor", NOTE: "info"}
 
 def render(report: Report) -> str:
     """The list; empty where all is well."""
-    return json.dumps([_issue(finding) for finding in problems(report)], indent=1, allow_nan=False) + "\n"
-
-
-def _issue(finding: Finding) -> dict[str, Any]:
-    return {
-        "description": printed_line(finding.message),
-        "check_name": printed_line(finding.rule),
-        "fingerprint": finding.fingerprint,
-        "severity": SEVERITIES[finding.level],
-        "location": {"path": finding.path, "lines": {"begin": max(finding.line, 1)}},
-    }
+    issues = [
+        {
+            "description": printed_line(finding.message),
+            "check_name": printed_line(finding.rule),
+            "fingerprint": finding.fingerprint,
+            "severity": SEVERITIES[finding.level],
+            "location": {"path": finding.path, "lines": {"begin": max(finding.line, 1)}},
+        }
+        for finding in problems(report)
+    ]
+    return json.dumps(issues, indent=1, allow_nan=False) + "\n"

@@ -1,14 +1,17 @@
 """The changes between two reports: models, numbers, layers and operations, the largest changes of a number first."""
 
-from collections.abc import Iterator, Sequence
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 
 from pytest_modelbudget.errors import InputError
 from pytest_modelbudget.graph.graph import scope_text
-from pytest_modelbudget.reports.graph_diff import OperationChange, counted_changes, operation_changes, operation_rows
 from pytest_modelbudget.reports.markdown import plain
-from pytest_modelbudget.reports.record import MeasuredMetric, Report, SubjectReport
+from pytest_modelbudget.reports.record import ExecutedOps, MeasuredMetric, Report, SubjectReport
 from pytest_modelbudget.reports.text import aligned
 from pytest_modelbudget.units import Number, exact, readable, readable_pair, room
 
@@ -28,10 +31,7 @@ class LayerChange:
 
 @dataclass(frozen=True, slots=True)
 class NumberChange:
-    """One metric before and after; None where nobody knows it.
-
-    complete is False where either is a lower bound, so that the difference is none.
-    """
+    """One metric before and after; None where nobody knows it."""
 
     metric: str
     unit: str
@@ -43,10 +43,7 @@ class NumberChange:
 
 @dataclass(frozen=True, slots=True)
 class ModelChange:
-    """One model, or one transform of it: what became of its numbers and operations; words say more than that.
-
-    is_aligned is False where a report does not say which operations there were.
-    """
+    """One model, or one transform of it: what became of its numbers and operations; words say more than that."""
 
     path: str
     numbers: tuple[NumberChange, ...] = ()
@@ -130,12 +127,7 @@ NOTHING = "no number changed"
 
 
 def comparison_text(changes: Sequence[ModelChange]) -> str:
-    """Model, number and layer on a line each, indented.
-
-    budgets/mobile.yaml::mobilenet_v2
-      params   3.50 M -> 3.73 M   +224,175 (+6.4%)
-        +224,175  classifier.1   1,281,000 -> 1,505,175
-    """
+    """Model, number and layer on a line each, indented."""
     lines = [line for change in changes for line in _model_lines(change)]
     return "\n".join(lines) or NOTHING
 
@@ -230,3 +222,94 @@ def _model_markdown(change: ModelChange) -> Iterator[str]:
         for row in operation_rows(change.operations[:MOST_OPERATIONS]):
             yield f"| {' | '.join(map(plain, row))} |"
         yield from (*_left_out(change), "", "</details>", "")
+
+
+# Operations, aligned by scope and kind; what is the same on both sides is left out:
+# reshaped  classifier.1  linear  float32 1x1000 -> 1x1175, weights 1000x1280 -> 1175x1280
+# added     classifier.2  relu    float32 1x1175
+
+Specs = tuple[str, ...]
+Signature = tuple[Specs, Specs]  # of an operation: its results, and the weights that it reads
+WORDS = ("added", "removed", "reshaped", "retyped")
+
+
+@dataclass(frozen=True, slots=True)
+class OperationChange:
+    """Operations of one kind in one scope that are not as they were; before (after) is None of what is new (gone)."""
+
+    scope: str
+    kind: str
+    before: Signature | None
+    after: Signature | None
+    count: int = 1
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """What became of it: one word, or two where shape and type are others."""
+        if self.before is None or self.after is None:
+            return ("added" if self.before is None else "removed",)
+        before, after = (
+            [_type_and_shape(spec) for specs in each for spec in specs] for each in (self.before, self.after)
+        )
+        return tuple(
+            word
+            for word, part in (("reshaped", 1), ("retyped", 0))
+            if [each[part] for each in before] != [each[part] for each in after]
+        )
+
+    @property
+    def text(self) -> str:
+        """Results and weights, then and now."""
+        results, weights = (
+            _specs_from_to(self.before and self.before[side], self.after and self.after[side]) for side in (0, 1)
+        )
+        times = f"{self.count:,} of " if self.count > 1 else ""
+        return f"{times}{results}{f', weights {weights}' if weights else ''}"
+
+
+def operation_changes(before: Iterable[ExecutedOps], after: Iterable[ExecutedOps]) -> tuple[OperationChange, ...]:
+    """Every operation that is not the same in both, in the order of the later graph, what is gone last."""
+    then, now = _by_place(before), _by_place(after)
+    changes: list[OperationChange] = []
+    for place in {**now, **then}:
+        old, new = then.get(place, Counter()), now.get(place, Counter())
+        pairs = Counter(zip_longest((old - new).elements(), (new - old).elements()))  # one by one in their order
+        changes += (OperationChange(*place, *pair, count) for pair, count in pairs.items())
+    return tuple(changes)
+
+
+def _by_place(operations: Iterable[ExecutedOps]) -> dict[tuple[str, str], Counter[Signature]]:
+    places: dict[tuple[str, str], Counter[Signature]] = {}
+    for each in operations:
+        places.setdefault((each.scope, each.kind), Counter())[each.outputs, each.weights] += each.count
+    return places
+
+
+def operation_rows(changes: Iterable[OperationChange]) -> Iterator[tuple[str, str, str, str]]:
+    """(what, where, kind, then and now) of each change."""
+    yield from ((", ".join(change.words), scope_text(change.scope), change.kind, change.text) for change in changes)
+
+
+def counted_changes(changes: Iterable[OperationChange]) -> str:
+    """How many operations changed in which way: "1 added, 2 reshaped"."""
+    counts: Counter[str] = Counter()
+    for change in changes:
+        counts.update(dict.fromkeys(change.words, change.count))
+    return ", ".join(f"{counts[word]:,} {word}" for word in WORDS if counts[word])
+
+
+def _specs_from_to(before: Specs | None, after: Specs | None) -> str:
+    """Specs then and now; the type is named once where it is the same."""
+    if before is None or after is None or before == after:
+        return ", ".join((before if after is None else after) or ())
+    texts = []
+    for old, new in zip_longest(before, after, fillvalue=""):
+        (old_type, _), (new_type, shape) = _type_and_shape(old), _type_and_shape(new)
+        now = shape if old and new and old_type == new_type else new
+        texts.append(old if old == new else f"{old or 'none'} -> {now or 'none'}")
+    return ", ".join(texts)
+
+
+def _type_and_shape(spec: str) -> tuple[str, str]:
+    dtype, _, shape = spec.partition(" ")
+    return dtype, shape

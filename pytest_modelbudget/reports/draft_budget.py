@@ -34,11 +34,7 @@ def draft_text(
     hardware: str = "",
     inputs_about: str = "",
 ) -> str:
-    """The budget file of one model, also on a device.
-
-    target is where the model is, seen from the file; hardware is so the file of the device, "" of one that is shipped.
-    inputs_about is what a reader must know of the inputs.
-    """
+    """The budget file of one model, also on a device."""
     lines = [
         f"# Measured numbers{' and headroom' if headroom else ''}, rounded up at the third digit.",
         "# Checked by: pytest --model-budget",

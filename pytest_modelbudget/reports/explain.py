@@ -6,6 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator, Sequence
 from fractions import Fraction
 from math import prod
+from pathlib import PurePath
 from types import FunctionType
 from typing import Any
 
@@ -45,13 +46,6 @@ def declared(formula: Callable[..., Any]) -> str:
         return str(getattr(formula, "__name__", type(formula).__name__))
     steps = function.body[1:] if ast.get_docstring(function) else function.body
     return "\n".join(map(ast.unparse, steps)).removeprefix("return ")
-
-
-def where_written(formula: FunctionType) -> str:
-    """Name, file and line of a formula: "conv_macs, pytest_modelbudget/ops/convolution.py:31"."""
-    code = formula.__code__
-    parts = code.co_filename.replace("\\", "/").split("/")
-    return f"{formula.__name__}, {'/'.join(parts[-3:])}:{code.co_firstlineno}"
 
 
 def explanation(metric: Metric, measurement: Measurement, costed: CostedGraph, scope: str | None, width: int) -> str:
@@ -109,10 +103,7 @@ def _weights(how: ByWeight, unit: str, costed: CostedGraph, scope: str | None) -
 
 
 def _weight_formula(weight: Weight, amount: int, unit: str, counted: Sequence[str]) -> str:
-    """The product of the sizes, and for bytes of the width of an element: 64 x 3 x 3 = 576.
-
-    counted are the weights before it that share its memory.
-    """
+    """The product of the sizes, and for bytes of the width of an element: 64 x 3 x 3 = 576."""
     tensor = weight.tensor
     if weight.packed is not None:
         return f"{exact(amount, unit)}: packed, {weight.packed:,} logical elements"
@@ -194,7 +185,8 @@ def _formula(term: Term, cost: OpCost, rule: OpRule) -> Iterator[str]:
         enclosed = inspect.getclosurevars(formula).nonlocals.items()
         if constants := ", ".join(f"{name} = {number}" for name, number in enclosed if isinstance(number, int)):
             yield _line("with", constants)
-        yield _line("source", where_written(formula))
+        code, file = formula.__code__, PurePath(formula.__code__.co_filename)
+        yield _line("source", f"{formula.__name__}, {'/'.join(file.parts[-3:])}:{code.co_firstlineno}")
     for line in (inspect.getdoc(formula) or "").splitlines():
         yield _line("", line).rstrip()
 

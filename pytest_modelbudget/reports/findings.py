@@ -18,16 +18,7 @@ from hashlib import sha256
 from typing import NamedTuple
 
 from pytest_modelbudget.budget import FOLDER
-from pytest_modelbudget.reports.messages import (
-    MOST_LAYERS_BELOW,
-    bans,
-    cause_lines,
-    failure_lines,
-    headline,
-    is_over,
-    layer_lines,
-    unknown_lines,
-)
+from pytest_modelbudget.reports import messages
 from pytest_modelbudget.reports.record import (
     LOCK,
     BrokenFile,
@@ -110,9 +101,11 @@ def problems(report: Report) -> Iterator[Finding]:
 
 def _findings(report: Report) -> Iterator[Finding]:
     for broken in report.broken:
-        yield from (_of_problem(broken, problem) for problem in broken.problems or ("cannot be read",))
+        for line, text in map(placed, broken.problems or ("cannot be read",)):
+            file = broken.address.file
+            yield Finding(BROKEN, ERROR, broken.id, file, line, "broken budget", (one_line(text),), broken)
     yield from map(_of_case, report.cases())
-    banned = bans(report.changes)
+    banned = messages.bans(report.changes)
     yield from (_of_change(change, banned.get(change.file, ())) for change in report.changes)
     for lock in report.lock:
         if not lock.is_fresh:
@@ -122,17 +115,12 @@ def _findings(report: Report) -> Iterator[Finding]:
         yield Finding(UNMEASURED, ERROR, UNMEASURED, _any_file(report), 1, "model budget", (sentence,))
 
 
-def _of_problem(broken: BrokenFile, problem: str) -> Finding:
-    line, text = placed(problem)
-    return Finding(BROKEN, ERROR, broken.id, broken.address.file, line, "broken budget", (one_line(text),), broken)
-
-
 def _of_case(case: Case) -> Finding:
     """A limit; one that neither fails nor warns is a note where it has a waiver."""
     level = ERROR if case.check.fails else WARNING if case.check.warns else NOTE if case.outcome != "within" else QUIET
-    below = tuple(layer_lines(case))[:MOST_LAYERS_BELOW] if level else ()
+    below = tuple(messages.layer_lines(case))[: messages.MOST_LAYERS_BELOW] if level else ()
     title = f"{case.subject} / {case.name}"
-    return Finding(CHECK, level, case.id, case.file, case.line, title, (headline(case), *below), case)
+    return Finding(CHECK, level, case.id, case.file, case.line, title, (messages.headline(case), *below), case)
 
 
 def _of_change(change: LoosenedLimit | RedefinedModel, banned: tuple[str, ...]) -> Finding:
@@ -183,15 +171,15 @@ def causes(model: ModelReport, base: str = "") -> Iterator[Cause]:
         else:
             programs.setdefault(case.program, []).append(case)
     for why, cases in unmeasured.items():
-        yield Cause(tuple(cases), unknown_lines(cases[0].subject, len(cases), why, cases[0].place))
+        yield Cause(tuple(cases), messages.unknown_lines(cases[0].subject, len(cases), why, cases[0].place))
     for cases in programs.values():
-        over = tuple(case for case in cases if is_over(case.check))
+        over = tuple(case for case in cases if messages.is_over(case.check))
         has_block = len(over) > 1
         if has_block:
-            yield Cause(over, cause_lines(cases, base))
-        alone = (case for case in cases if case.check.fails and not (has_block and is_over(case.check)))
+            yield Cause(over, messages.cause_lines(cases, base))
+        alone = (case for case in cases if case.check.fails and not (has_block and messages.is_over(case.check)))
         for case in alone:
-            first, *others = failure_lines(case, case.place)
+            first, *others = messages.failure_lines(case, case.place)
             yield Cause((case,), (f"{case.subject}: {first}", *others))
 
 
@@ -212,10 +200,7 @@ def changes_counted(report: Report) -> list[str]:
 
 
 def unmeasured(report: Report) -> str:
-    """A sentence where limits were skipped or never came to their turn, or there are none.
-
-    "" where every limit has its answer, or was left out by those who ran the session.
-    """
+    """A sentence where limits were skipped or never came to their turn, or there are none."""
     if report.unanswered:
         return f"{several(report.unanswered, 'limit')} skipped or stopped, and so not measured"
     is_empty = not report.broken and next(report.cases(), None) is None

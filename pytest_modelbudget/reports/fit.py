@@ -1,4 +1,6 @@
-"""One model on one device as text: how full its memories are, what lives at the peak, and what takes the time."""
+"""Whether a model fits, as text: how full memories are, what lives at the peak, and what takes the time."""
+
+from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,10 +12,10 @@ from pytest_modelbudget.budget.deployment_forms import lower_texts
 from pytest_modelbudget.budget.verdict import Verdict
 from pytest_modelbudget.deployment.device import HOLDS, Device
 from pytest_modelbudget.equivalence.claim import Outcome
-from pytest_modelbudget.graph.tensor import unbound_symbols
+from pytest_modelbudget.graph.tensor import DType, nbytes_of, unbound_symbols
 from pytest_modelbudget.metrics.measured_model import DeployedModel
 from pytest_modelbudget.metrics.measurement import Measurement
-from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, Fitting, MemoryUse, Timed
+from pytest_modelbudget.metrics.on_device import ACTIVATION_ARENA, MemoryUse, Timed
 from pytest_modelbudget.reports.build import metric_report
 from pytest_modelbudget.reports.devices import deployment_notes, peak_lines, peak_report
 from pytest_modelbudget.reports.json_records import to_json
@@ -29,7 +31,10 @@ def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int, way
     """The verdict with its fix, memories, what lives at the peak, order and arena, time by what takes it, notes."""
     settings = ", ".join(f"{key} {text}" for key, text in lower_texts(model.deployment.lowering).items())
     lowered = [] if model.deployment.is_trained else wrap(f"lowered: {settings}", width, subsequent_indent="  ")
-    head = [*_verdict(title, model, verdict, width), *filter(None, [way_out]), ""]
+    head = [f"{SAYS[verdict.outcome]}: {title} on {model.deployment.device.name}"]
+    for reason in verdict.reason.split("; ") if verdict.fails else ():
+        head += wrap(reason, width, initial_indent="  ", subsequent_indent="    ")
+    head += [*filter(None, [way_out]), ""]
     lines = [*head, *_measured(model), *_notes(model, width), *lowered]
     return "\n".join(lines)
 
@@ -37,7 +42,9 @@ def fit_text(title: str, model: DeployedModel, verdict: Verdict, width: int, way
 def _measured(model: DeployedModel) -> Iterator[str]:
     if model.fitting is None:
         return
-    memories, peak = _memory_lines(model.fitting), peak_lines(peak_report(model.fitting))
+    rows = [_memory_row(use) for use in model.fitting.uses]
+    memories = aligned("  {:<}  {}  {:>}  {:>}  {:>}  {}", rows)
+    peak = peak_lines(peak_report(model.fitting))
     blocks = [memories, peak]
     if model.timed is not None and not model.deployment.is_trained:
         of_time, of_array = _time_lines(model.timed), _array_lines(model.measured.measurements)
@@ -49,19 +56,13 @@ def _measured(model: DeployedModel) -> Iterator[str]:
 BAR = 10  # letters of one
 
 
-def _memory_lines(fit: Fitting) -> Iterator[str]:
-    yield from aligned("  {:<}  {}  {:>}  {:>}  {:>}  {}", [_memory_row(use) for use in fit.uses])
-
-
 def _memory_row(use: MemoryUse) -> tuple[str, ...]:
-    """A memory without what is reserved of it: "flash", a bar, "3.45 of 8.00 MiB", "43%", "4,774,400 B left".
-
-    Where something is unmeasured, what is used is a lower bound, and what is left an upper one.
-    """
+    """A memory without what is reserved of it: "flash", a bar, "3.45 of 8.00 MiB", "43%", "4,774,400 B left"."""
     memory, least, most = use.memory, *((">= ", "<= ") if use.unmeasured else ("", ""))
     filled = Fraction(use.used, memory.room) if memory.room else Fraction(use.used > 0)
     share = least + percentage(filled)
-    return (memory.name, bar(filled), least + _amounts(use), share, _left(use, most), " and ".join(memory.holds))
+    left = f"{exact(-use.headroom, 'B')} over" if use.headroom < 0 else f"{most}{exact(use.headroom, 'B')} left"
+    return (memory.name, bar(filled), least + _amounts(use), share, left, " and ".join(memory.holds))
 
 
 def bar(filled: Fraction) -> str:
@@ -75,10 +76,6 @@ def _amounts(use: MemoryUse) -> str:
     used, room = readable_pair(use.used, use.memory.room, "B", binary=use.memory.binary)
     amount, unit = used.rsplit(" ", 1)
     return f"{amount if room.endswith(f' {unit}') else used} of {room}"
-
-
-def _left(use: MemoryUse, most: str) -> str:
-    return f"{exact(-use.headroom, 'B')} over" if use.headroom < 0 else f"{most}{exact(use.headroom, 'B')} left"
 
 
 def _placing(model: DeployedModel) -> Iterator[str]:
@@ -126,13 +123,6 @@ def _notes(model: DeployedModel, width: int) -> Iterator[str]:
         yield from wrap(f"{note}{way_out}", width, subsequent_indent="  ")
     if notes:
         yield ""
-
-
-def _verdict(title: str, model: DeployedModel, verdict: Verdict, width: int) -> Iterator[str]:
-    """Whether it fits, and why not."""
-    yield f"{SAYS[verdict.outcome]}: {title} on {model.deployment.device.name}"
-    for reason in verdict.reason.split("; ") if verdict.fails else ():
-        yield from wrap(reason, width, initial_indent="  ", subsequent_indent="    ")
 
 
 IN_SHORT = {Outcome.WITHIN: "fits", Outcome.OVER: "too small", Outcome.UNKNOWN: "unknown"}
@@ -204,3 +194,44 @@ def device_text(device: Device, width: int) -> str:
     ]
     lines = [line for source in sources for line in wrap(source, width, initial_indent="  ", subsequent_indent="    ")]
     return "\n".join([device.name, *aligned("  {:<}  {}", rows), *lines])
+
+
+# A language model in service: what fills a memory, and what other types and sizes of it would.
+
+MEMORY = "serving_memory"
+TYPES = (DType("float32", 32), DType("bfloat16", 16), DType("int8", 8), DType("int4", 4))
+
+
+def serving_text(title: str, numbers: Mapping[str, Measurement], room: int | None, found: Mapping[str, int]) -> str:
+    """The verdict, a bar for each part of the memory, MACs, the same weights in other types, and what fits."""
+    memory = numbers[MEMORY]
+    parts, total = dict(memory.parts), int(memory.value)
+    shares = [
+        (name, nbytes, Fraction(nbytes, room or total or 1)) for name, nbytes in (*parts.items(), ("total", total))
+    ]
+    rows = [(name, bar(share), exact(nbytes, "B"), percentage(share)) for name, nbytes, share in shares]
+    macs = [(key, exact(numbers[key].value, "MAC")) for key in ("prefill_macs", "decode_macs") if key in numbers]
+    needed = ("" if memory.complete else ">= ") + readable(total, "B")
+    words = {True: "it fits", False: "it does not fit", None: "whether it fits is unknown"}[fits(memory, room)]
+    verdict = f"needs {needed}" if room is None else f"{words}, {needed} of {readable(room, 'B')}"
+    types = aligned("  {:<}  {:>}  {:>}  {}", list(_in_types(numbers["params"], memory, room)))
+    lines = [f"{title}: {verdict}", "", *aligned("  {:<}  {}  {:>}  {:>}", rows), "", *aligned("  {:<}  {:>}", macs)]
+    lines += ["", "  the weights alone in other types, and all of it:", *types]
+    return "\n".join([*lines, *(f"  {what}: {most:,}" for what, most in found.items())])
+
+
+def fits(memory: Measurement, room: int | None) -> bool | None:
+    """Whether it fits; None where that is not known, or no memory is named."""
+    if room is not None and int(memory.value) > room:
+        return False
+    return True if memory.complete and room is not None else None
+
+
+def _in_types(params: Measurement, memory: Measurement, room: int | None) -> Iterator[tuple[str, ...]]:
+    """Values of each type alone, without scales; cache and activations as they are. A lower bound never fits."""
+    rest = sum(nbytes for name, nbytes in memory.parts.items() if name != "weights")
+    under = "fits" if params.complete and memory.complete else "unknown"
+    for dtype in TYPES:
+        weights = nbytes_of(int(params.value), dtype)
+        fit = "" if room is None else under if weights + rest <= room else "does not fit"
+        yield dtype.name, readable(weights, "B"), readable(weights + rest, "B"), fit

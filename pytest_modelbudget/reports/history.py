@@ -20,12 +20,7 @@ NARROWEST_SUBJECT = 12
 
 
 def table(series: Sequence[Series], width: int) -> str:
-    """Each number, and a line for each commit that changed it.
-
-    budgets/mobile.yaml::mobilenet_v2::params
-      2026-01-03  1a2b3c4  3.50 M                        Add a budget
-      2026-02-01  9f8e7d6  3.73 M  +224,175 (+6.4%)      Widen the head
-    """
+    """Each number, and a line for each commit that changed it."""
     lines: list[str] = []
     for each in series:
         lines.append(printed_line(each.id))

@@ -34,21 +34,23 @@ FIGURES = ("metric", "unit", "actual", "measured", "limit", "min", "least", "mos
 
 
 class Reported(NamedTuple):
-    """One test case before it is XML; problem is the kind of what fails it, or "".
-
-    id tells it from all others, where classname and name do not.
-    """
+    """One test case before it is XML: an id of its own, what it is a part of, and the kind of what fails it, or ""."""
 
     id: str
-    classname: str
+    above: Address
     name: str
-    file: str
     line: int
     message: str
     text: str
-    properties: Mapping[str, str]
+    properties: Mapping[str, str] = {}
     seconds: str = NO_TIME
     problem: str = ""
+
+    @property
+    def classname(self) -> str:
+        """Of budgets/vision.yaml::net::batch8 it is budgets.vision.net.batch8."""
+        file = posixpath.splitext(self.above.file)[0].replace("/", ".")
+        return ".".join([file, *self.above.names]) or SUITES
 
 
 def render(report: Report) -> str:
@@ -58,7 +60,7 @@ def render(report: Report) -> str:
     names = Counter((case.classname, case.name) for case in reported)
     for case in reported:  # where ids give the same class and name, the whole id is the name: names are unique
         is_unique = names[case.classname, case.name] == 1
-        by_file.setdefault(case.file, []).append(case if is_unique else case._replace(name=case.id))
+        by_file.setdefault(case.above.file, []).append(case if is_unique else case._replace(name=case.id))
     about = {**report.environment, "selected": str(report.selected).lower()}
     properties = {name: printable(value) for name, value in about.items()}
     suites = [
@@ -75,19 +77,24 @@ def _reported(report: Report) -> Iterator[Reported]:
     """Every limit, the time of each model and transform on its first; one case a broken file; whatever else fails."""
     timings, broken = dict(report.timings), set()
     for finding in findings(report):
-        source = finding.source
+        source, (first, *_) = finding.source, finding.lines
         if isinstance(source, Case):
             ids = (source.model.id, str(source.address.above), source.id)
             taken = [timings.pop(each) for each in ids if each in timings]
             yield _of_case(source, finding, f"{sum(map(float, taken)):.3f}" if taken else NO_TIME)
         elif isinstance(source, BrokenFile):
-            if source.id not in broken:
-                yield _of_broken(source, finding)
+            if source.id not in broken:  # on the line of its first problem, with every one of them
+                who = source.id, source.address.above, source.address.name, finding.line
+                problems = one_line(source.problems[0]), "\n".join(source.problems)
+                yield Reported(*who, *problems, problem="broken")
             broken.add(source.id)
         elif isinstance(source, (LoosenedLimit, RedefinedModel)):
             yield _of_change(source, finding)
+        elif isinstance(source, LockReport) and finding.level != QUIET:
+            above = Address(Address.parse(source.id).file)
+            yield Reported(f"{above.file} {first}", above, LOCK, 1, first, first, problem=LOCK)
         elif finding.level != QUIET:
-            yield _of_whole(finding)
+            yield Reported(SUITES, Address(""), UNANSWERED, 1, first, first, problem=UNANSWERED)
 
 
 def _of_case(case: Case, finding: Finding, seconds: str) -> Reported:
@@ -99,14 +106,10 @@ def _of_case(case: Case, finding: Finding, seconds: str) -> Reported:
     if waiver := case.check.waiver:
         given = _properties(to_json(waiver), ("to", "until", "reason", "by", "today"))
         properties |= {f"waiver.{key}": value for key, value in given.items()}
-    return Reported(
-        id=case.id, classname=dotted(case.address.above), name=finding.title, file=case.file, line=case.line,
-        message=finding.message,
-        text="\n".join([f"{finding.lines[0]}   {case.place}", *detail_lines(case)]),
-        properties=properties,
-        seconds=seconds,
-        problem=case.outcome if finding.level == ERROR else "",
-    )  # fmt: skip
+    text = "\n".join([f"{finding.lines[0]}   {case.place}", *detail_lines(case)])
+    problem = case.outcome if finding.level == ERROR else ""
+    who = case.id, case.address.above, finding.title, case.line
+    return Reported(*who, finding.message, text, properties, seconds, problem)
 
 
 def _properties(json: Mapping[str, object], keys: Iterable[str]) -> dict[str, str]:
@@ -114,45 +117,17 @@ def _properties(json: Mapping[str, object], keys: Iterable[str]) -> dict[str, st
     return {key: str(json[key]) for key in keys if json.get(key) is not None}
 
 
-def _of_broken(broken: BrokenFile, first: Finding) -> Reported:
-    """A file that could not be read, on the line of its first problem, with every one of them."""
-    address, text, message = broken.address, "\n".join(broken.problems), one_line(broken.problems[0])
-    where = broken.id, dotted(address.above), address.name, address.file, first.line
-    return Reported(*where, message, text, {}, problem="broken")
-
-
 def _of_change(change: LoosenedLimit | RedefinedModel, finding: Finding) -> Reported:
     """A limit that lets pass more than it did, or a model that is another one; it fails where that is forbidden."""
-    text, *below = finding.lines
-    subject = change.address
-    if isinstance(change, LoosenedLimit) and change.metric is not None:
-        subject = subject.above
-    return Reported(
-        id=f"{change.id} {text}",
-        classname=dotted(subject),
-        name=f"{change.address.title} {finding.kind}: {change.what}".lstrip(),
-        file=change.file,
-        line=change.line,
-        message=finding.message,
-        text="\n".join((f"{text}   {change.file}:{change.line}", *below)),
-        properties=_properties(to_json(change), ("metric", "what", "before", "after")),
-        problem=finding.kind if change.forbidden else "",
-    )
-
-
-def _of_whole(finding: Finding) -> Reported:
-    """A lock file that is not what was measured, where that fails; limits without an answer."""
-    (message,) = finding.lines
-    if finding.kind != LOCK:
-        return Reported(SUITES, SUITES, UNANSWERED, "", 1, message, message, {}, problem=UNANSWERED)
-    file = Address.parse(finding.source.id).file if isinstance(finding.source, LockReport) else finding.file
-    return Reported(f"{file} {message}", dotted(Address(file)), LOCK, file, 1, message, message, {}, problem=LOCK)
-
-
-def dotted(address: Address) -> str:
-    """Of budgets/vision.yaml::net::batch8 it is budgets.vision.net.batch8."""
-    file = posixpath.splitext(address.file)[0].replace("/", ".")
-    return ".".join([file, *address.names])
+    first, *below = finding.lines
+    is_of_limit = isinstance(change, LoosenedLimit) and change.metric is not None
+    above = change.address.above if is_of_limit else change.address
+    name = f"{change.address.title} {finding.kind}: {change.what}".lstrip()
+    text = "\n".join((f"{first}   {change.file}:{change.line}", *below))
+    properties = _properties(to_json(change), ("metric", "what", "before", "after"))
+    problem = finding.kind if change.forbidden else ""
+    who = f"{change.id} {first}", above, name, change.line
+    return Reported(*who, finding.message, text, properties, problem=problem)
 
 
 # Into XML.
@@ -160,14 +135,12 @@ def dotted(address: Address) -> str:
 
 def _test_case(case: Reported) -> TestCase:
     """A limit that is over fails; what could not be judged is an error, as JUnit means it."""
+    file, text = printable(case.above.file), printable(case.text)
     test_case = TestCase(
-        printable(case.name),
-        classname=printable(case.classname),
-        file=printable(case.file) or None,
-        line=str(case.line) if case.file else None,
-        stdout=printable(case.text),
-    )
-    problem = {"message": printable(case.message), "output": printable(case.text)}
+        printable(case.name), printable(case.classname), file=file or None, line=str(case.line) if file else None,
+        stdout=text,
+    )  # fmt: skip
+    problem = {"message": printable(case.message), "output": text}
     if case.problem in ("over", "unused", *CHANGES, LOCK):
         test_case.add_failure_info(failure_type=case.problem, **problem)
     elif case.problem:

@@ -79,20 +79,9 @@ class LayerTable:
     rows: tuple[LayerRow, ...]
     stores_alone: bool = False
 
-    @property
-    def params(self) -> int:
-        """Sum of the column: elements of distinct parameters."""
-        return sum(row.params or 0 for row in self.rows)
-
-    @property
-    def macs(self) -> int:
-        """Sum of the column: multiply-accumulates whose formula is known."""
-        return sum(row.macs or 0 for row in self.rows)
-
-    @property
-    def output_nbytes(self) -> int:
-        """Sum of the column: bytes that layers put out, aliases of other tensors included."""
-        return sum(row.output_nbytes or 0 for row in self.rows)
+    def total(self, column: str) -> int:
+        """Sum of a column of whole numbers, such as "macs"; outputs include aliases of other tensors."""
+        return sum(getattr(row, column) or 0 for row in self.rows)
 
 
 def layer_table(model: Model, costed: CostedGraph, depth: int | None = None) -> LayerTable:
@@ -176,17 +165,16 @@ def _at(root: _Layer, scope: str) -> _Layer:
     return layer
 
 
+SUMMED = ("params", "macs", "output_nbytes", "unmeasured", "unwritten")
+
+
 def _rows(layer: _Layer, level: int, depth: int | None) -> Iterator[LayerRow]:
     """A layer that is not unfolded with the numbers of its whole subtree; else its own, and its children's."""
     if not layer.children or level == depth:
         covered = tuple(layer.subtree())
         yield replace(
             _described(layer, level),
-            params=sum(part.params for part in covered),
-            macs=sum(part.macs for part in covered),
-            output_nbytes=sum(part.output_nbytes for part in covered),
-            unmeasured=sum(part.unmeasured for part in covered),
-            unwritten=sum(part.unwritten for part in covered),
+            **{column: sum(getattr(part, column) for part in covered) for column in SUMMED},
             has_operations=any(part.costs for part in covered),
             is_read=any(part.is_read for part in covered),
             **_stored(covered),
@@ -220,10 +208,7 @@ def _stored(layers: Iterable[_Layer]) -> dict[str, Any]:
 
 
 def _described(layer: _Layer, level: int) -> LayerRow:
-    """A row without numbers: what the layer is, and the shapes of its first call.
-
-    For files, which record no calls, it is what the layer's own operations say of it.
-    """
+    """A row without numbers: what the layer is, and the shapes of its first call."""
     if layer.calls:
         call = layer.calls[0]
         kind, inputs, outputs, kernel = call.type, call.inputs, call.outputs, call.kernel
@@ -249,20 +234,6 @@ EXPENDABLE = ("Input", "Kernel", "Output", SHARE)  # left out in this order wher
 
 def _each(cell: Callable[[LayerRow], str]) -> Callable[[LayerTable], list[str]]:
     return lambda table: [cell(row) for row in table.rows]
-
-
-def _shares(
-    of: Callable[[LayerRow], int | None], missing: Callable[[LayerRow], int]
-) -> Callable[[LayerTable], list[str]]:
-    """Each row's percentage of all rows; nothing where operations are missing from these."""
-
-    def cells(table: LayerTable) -> list[str]:
-        total = sum(of(row) or 0 for row in table.rows)
-        if any(map(missing, table.rows)):
-            return [""] * len(table.rows)
-        return [room(Fraction(amount, total)) if (amount := of(row)) else "" for row in table.rows]
-
-    return cells
 
 
 @dataclass(frozen=True, slots=True)
@@ -301,39 +272,38 @@ def _label(row: LayerRow) -> str:
     return "  " * row.depth + " ".join(filter(None, words))
 
 
+def _counted(heading: str, column: str, missing: str = "") -> tuple[Column, Column]:
+    """A column of counts, and one of their shares; these are empty where operations are missing from a count."""
+
+    def cells(table: LayerTable) -> list[str]:
+        return [count_text(getattr(row, column), getattr(row, missing) if missing else 0) for row in table.rows]
+
+    def total(table: LayerTable) -> str:
+        return count_text(table.total(column), table.total(missing) if missing else 0)
+
+    def shares(table: LayerTable) -> list[str]:
+        whole = 0 if missing and table.total(missing) else table.total(column)
+        amounts = (getattr(row, column) for row in table.rows)
+        return [room(Fraction(amount, whole)) if amount and whole else "" for amount in amounts]
+
+    return Column(heading, cells, total), Column(SHARE, shares)
+
+
 COLUMNS: tuple[Column, ...] = (
     Column("Layer", _each(_label), lambda table: "Total", is_number=False),
     Column("Input", _each(lambda row: _shapes_text(row.inputs)), is_number=False),
     Column("Output", _each(lambda row: _shapes_text(row.outputs)), is_number=False),
-    Column("Params", _each(lambda row: count_text(row.params)), lambda table: count_text(table.params)),
-    Column(SHARE, _shares(lambda row: row.params, lambda row: 0)),
+    *_counted("Params", "params"),
     Column("Kernel", _each(lambda row: shape_text(row.kernel) if row.kernel else "")),
-    Column(
-        "MACs",
-        _each(lambda row: count_text(row.macs, row.unmeasured)),
-        lambda table: count_text(table.macs, sum(row.unmeasured for row in table.rows)),
-    ),
-    Column(SHARE, _shares(lambda row: row.macs, lambda row: row.unmeasured)),
-    Column(
-        "Output B",
-        _each(lambda row: count_text(row.output_nbytes, row.unwritten)),
-        lambda table: count_text(table.output_nbytes, sum(row.unwritten for row in table.rows)),
-    ),
+    *_counted("MACs", "macs", "unmeasured"),
+    _counted("Output B", "output_nbytes", "unwritten")[0],
 )
-
-
-OF_STORED = (COLUMNS[0], Column("Stored", _each(lambda row: row.stored), is_number=False), *COLUMNS[3:5], Column(
-    "Bytes", _each(lambda row: count_text(row.nbytes)),
-    lambda table: count_text(sum(row.nbytes or 0 for row in table.rows)),
-), Column(SHARE, _shares(lambda row: row.nbytes, lambda row: 0)))  # fmt: skip  # without operations
+STORED = Column("Stored", _each(lambda row: row.stored), is_number=False)
+OF_STORED = (COLUMNS[0], STORED, *COLUMNS[3:5], *_counted("Bytes", "nbytes"))  # of a table without operations
 
 
 def layer_text(table: LayerTable, width: int) -> str:
-    """The table, its totals in the last line, in at most ``width`` columns where that is possible.
-
-    A narrow terminal first costs the gaps, then shortens labels, then leaves columns out and says
-    so; figures are never shortened.
-    """
+    """The table, its totals in the last line, in at most ``width`` columns where that is possible."""
     columns = OF_STORED if table.stores_alone else COLUMNS
     cells = {column: [column.heading, *column.cells(table), column.total(table)] for column in columns}
     left_out = []

@@ -75,10 +75,7 @@ def render(report: Report) -> str:
 
 
 def summary(report: Report, most_bytes: int) -> str:
-    """The summary in at most so many bytes; what fails is the last to give way.
-
-    It has the openings and closings of all sections, and as many of their rows as there is room for.
-    """
+    """The summary in at most so many bytes; what fails is the last to give way."""
     parts = list(sections(report))
     frames = "".join(section.opening + section.closing + section.left_out(0) + "\n" for section in parts)
     left = most_bytes - nbytes(frames)
@@ -190,10 +187,7 @@ COMMENT_BYTES = 65_000  # GitHub takes 65,536 characters
 
 
 def comment(report: Report) -> str:
-    """``--model-budget-report=comment``: a line where all is well, else the summary, within what GitHub takes.
-
-    The first line is a marker that nobody sees, by which the comment is found again and replaced.
-    """
+    """``--model-budget-report=comment``: a line where all is well, else the summary, within what GitHub takes."""
     if is_quiet(report):
         count = sum(changed(case) for case in report.cases())
         moved = f", {count} changed since the base" if count else ""

@@ -5,13 +5,6 @@ An item's failure::
     params 3.729 M > 3.510 M (+6.4%)   base 3.506 M   budgets/mobile.yaml:8
       classifier.1   1280→1000 becomes 1280→1175
     fix: shrink the layer above, or accept: pytest --model-budget --model-budget-update=fix ...
-
-A report that has room for more than a line has the figures above the layers::
-
-    measured  3,729,047
-    limit     3,510,000
-    base      3,505,960
-    grown since the base
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -221,10 +214,7 @@ def _sizes(shape: Sequence[int]) -> str:
 
 
 def limit_text(case: record.Case) -> str:
-    """A limit that is over, in short: "params 1.836 k > 1.230 k (+49.6% vs base)".
-
-    The percentage is the growth since the base where there is one, else how far it is over the limit.
-    """
+    """A limit that is over, in short: "params 1.836 k > 1.230 k (+49.6% vs base)"."""
     check = case.check
     is_short = check.min is not None and (check.lowest or 0) < check.min
     bound = Fraction(check.min or 0) if is_short else check.maximum
@@ -409,10 +399,7 @@ def error_lines(equivalence: EquivalenceReport) -> Iterator[str]:
 
 
 def reservations(case: record.Case) -> Iterator[str]:
-    """The bound that decided, and what a claim that holds rests on less firmly than it usually does.
-
-    A claim that fails has all of it in the text of its failure. What was measured in a run says on what, always.
-    """
+    """The bound that decided, and what a claim that holds rests on less firmly than it usually does."""
     if case.check.measured_on:
         yield case.check.measured_on
     is_kept = case.check.is_claim and case.outcome == "within"
@@ -465,10 +452,7 @@ def bans(changes: Iterable[record.LoosenedLimit | record.RedefinedModel]) -> dic
 
 
 def _ban_lines(changes: Sequence[record.LoosenedLimit | record.RedefinedModel]) -> Iterator[str]:
-    """Below forbidden changes of one budget file: where it forbids them, and the way out.
-
-    A ban of the base can only be lifted at the base; one that the change brings need not come with it.
-    """
+    """Below forbidden changes of one budget file: where it forbids them, and the way out."""
     ban, kinds = changes[0].forbidden_by, {change.what for change in changes}
     yield f"forbidden by loosen: forbid   {ban}"
     if kinds == {"unknown"}:  # whose words say what to do about the base

@@ -39,7 +39,7 @@ def measurements_html(numbers: Mapping[str, Measurement], layers: LayerTable, no
     ]
     return "".join((
         _table("totals", (("metric", LEFT), ("exactly", RIGHT), ("rounded", RIGHT)), totals),
-        *(f"<p>{_text(note)}</p>" for note in notes),
+        *(f"<p>{escape(printable(note))}</p>" for note in notes),
         layers_html(layers),
     ))  # fmt: skip
 
@@ -61,13 +61,9 @@ def _table(caption: str, heads: Iterable[tuple[str, str]], rows: Iterable[Iterab
         yield "<tr>"
         for text, side in zip(texts, sides, strict=True):
             scope = ' scope="col"' if tag == "th" else ""
-            yield f'<{tag}{scope} style="text-align:{side};white-space:pre">{_text(text)}</{tag}>'
+            yield f'<{tag}{scope} style="text-align:{side};white-space:pre">{escape(printable(text))}</{tag}>'
         yield "</tr>"
 
     body = "".join("".join(cells("td", row)) for row in rows)
     head = "".join(cells("th", (name for name, _ in heads)))
     return f"<table><caption>{caption}</caption><thead>{head}</thead><tbody>{body}</tbody></table>"
-
-
-def _text(text: str) -> str:
-    return escape(printable(text))

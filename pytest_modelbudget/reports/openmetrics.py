@@ -22,6 +22,7 @@ from pytest_modelbudget.reports.text import printed_line
 from pytest_modelbudget.units import Number
 
 Labels = Mapping[str, str]
+ESCAPED = str.maketrans({"\\": r"\\", '"': r"\""})  # in the text of a label
 
 
 class Sample(NamedTuple):
@@ -55,7 +56,10 @@ def render(report: Report) -> str:
     for family, describes in FAMILIES.items():
         name = f"model_budget_{family}"
         lines += [f"# TYPE {name} gauge", f"# HELP {name} {describes}"]
-        lines += [f"{name}{_labels(each.labels)} {_value(each.value)}" for each in samples if each.family == family]
+        for each in (each for each in samples if each.family == family):
+            texts = {key: printed_line(text).translate(ESCAPED) for key, text in each.labels.items()}
+            labels = ",".join(f'{key}="{text}"' for key, text in texts.items())
+            lines.append(f"{name}{{{labels}}} {_value(each.value)}")
     return "\n".join([*lines, "# EOF"]) + "\n"
 
 
@@ -105,12 +109,3 @@ def _subject(address: Address) -> dict[str, str]:
 def _value(value: Number) -> int | str:
     """A whole number in all its digits, a ratio as the JSON report spells it."""
     return int(value) if Fraction(value).denominator == 1 else number_json(value)
-
-
-def _labels(labels: Labels) -> str:
-    return "{" + ",".join(f'{name}="{_escaped(value)}"' for name, value in labels.items()) + "}"
-
-
-def _escaped(text: str) -> str:
-    """Text of a label: the format has three letters that need a backslash, a line break among them."""
-    return printed_line(text).replace("\\", r"\\").replace('"', r"\"")

@@ -1,22 +1,5 @@
 """The record that every report renders: the same wherever it was made, and JSON by its types alone.
 
-Drawn once, with one model, one check and one file that could not be read::
-
-    {"schema": "model-budget-report/1", "selected": False, "unanswered": 0,
-     "environment": {"python": "3.12.3"},
-     "models": [{"id": "budgets/a.yaml::net", "file": "budgets/a.yaml", "line": 3,
-                 "format": "torch", "traced": "meta",
-                 "metrics": {"params": {"value": 42, "unit": "param", "complete": True,
-                                        "shares": [{"scope": "fc", "value": 42}]}},
-                 "ops": [{"kind": "linear", "name": "aten::linear", "count": 1}],
-                 "checks": [{"id": "budgets/a.yaml::net::params", "metric": "params",
-                             "limit": 50, "actual": 42, "baseline": None, "outcome": "within",
-                             "level": "error", "line": 6, "reason": ""}],
-                 "transforms": []}],
-     "broken": [{"id": "budgets/b.yaml::budget", "problems": ["budgets/b.yaml:2:1: ..."]}],
-     "base": None, "lock": [], "loosened": [], "redefined": [],
-     "timings": {"budgets/a.yaml::net": "0.012"}}
-
 ``modelbudget schema report`` prints a JSON Schema that is made from these classes and their docstrings.
 """
 
@@ -249,7 +232,6 @@ class Check(Addressed, frozen=True, kw_only=True):
 
     @property
     def is_short_elsewhere(self) -> bool:
-        """Whether its minimum is broken where data take branches that are not counted."""
         return self.min is not None and self.least is not None and self.least < self.min
 
     @property
@@ -427,7 +409,6 @@ class Case(NamedTuple):
 
     @property
     def file(self) -> str:
-        """Path of the budget, as seen from rootdir."""
         return self.address.file
 
     @property
@@ -437,7 +418,6 @@ class Case(NamedTuple):
 
     @property
     def place(self) -> str:
-        """Its file and line, for readers: "budgets/a.yaml:8"."""
         return f"{self.file}:{self.line}"
 
     @property
@@ -458,7 +438,6 @@ class Case(NamedTuple):
 
     @property
     def measurement(self) -> MeasuredMetric | None:
-        """Its metric, None where nothing was measured."""
         return self.owner.measured(self.check.metric)
 
     @property
@@ -486,8 +465,7 @@ class Case(NamedTuple):
 class LockReport(Record, frozen=True, kw_only=True):
     """The state of a lock file, in the working tree or at the base, and whether that fails.
 
-    state is fresh, stale, missing, broken (unreadable), stray (its budget is gone), or of the base unreachable (it is
-    not here; file is then None).
+    state is fresh, stale, missing, broken (unreadable), or of the base unreachable (it is not here; file is then None).
     """
 
     file: str | None
@@ -548,7 +526,6 @@ class LoosenedLimit(BudgetChange, frozen=True, kw_only=True):
 
     @property
     def grants_exception(self) -> bool:
-        """Whether it lets a broken limit pass for a while, or for longer."""
         return self.what in GRANTS
 
     @property
@@ -560,8 +537,8 @@ class LoosenedLimit(BudgetChange, frozen=True, kw_only=True):
 class RedefinedModel(BudgetChange, frozen=True, kw_only=True):
     """A key of a model, or of a transform, that says something else than at the base.
 
-    what is the key, "source" for where a model comes from, "transform" for which one it is, or "name" or "file" of a
-    model that was renamed, or moved.
+    what is the key, "source" for where a model comes from, "transform" for which one it is, or "file" of a model that
+    was moved.
     """
 
     what: str = always("")
@@ -612,12 +589,10 @@ class Report(Record, frozen=True, kw_only=True):
 
     @property
     def changes(self) -> tuple[LoosenedLimit | RedefinedModel, ...]:
-        """All that the change since the base does to budgets."""
         return (*self.loosened, *self.redefined)
 
     @property
     def failing_locks(self) -> list[LockReport]:
-        """Lock files that are not what was measured, where a session fails for it."""
         return [lock for lock in self.lock if lock.fails]
 
 

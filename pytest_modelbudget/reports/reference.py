@@ -42,7 +42,6 @@ class KindEntry:
 
     @property
     def spellings(self) -> frozenset[str]:
-        """Its foreign names, in full and without their domain, in lower case."""
         return frozenset(part.casefold() for name in self.names for part in (name, name.rpartition("::")[2]))
 
 

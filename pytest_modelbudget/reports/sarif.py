@@ -56,7 +56,10 @@ def render(report: Report) -> str:
 
 def _run(report: Report, found: list[Finding]) -> dict[str, Any]:
     """The run; one in which limits stayed without an answer has not been carried out successfully."""
-    rules = [_rule(rule) for rule in dict.fromkeys(finding.rule for finding in found)]
+    rules = [
+        {"id": (name := printed_line(rule)), "shortDescription": {"text": RULES.get(rule) or f"a limit on {name}"}}
+        for rule in dict.fromkeys(finding.rule for finding in found)
+    ]
     driver: dict[str, Any] = {"name": TOOL, "informationUri": INFORMATION, "rules": rules}
     if version := report.environment.get(TOOL):
         driver["version"] = printed_line(version)
@@ -66,11 +69,6 @@ def _run(report: Report, found: list[Finding]) -> dict[str, Any]:
         "columnKind": "unicodeCodePoints",
         "results": [_result(finding) for finding in found],
     }
-
-
-def _rule(rule: str) -> dict[str, Any]:
-    name = printed_line(rule)
-    return {"id": name, "shortDescription": {"text": RULES.get(rule) or f"a limit on {name}"}}
 
 
 def _result(finding: Finding) -> dict[str, Any]:

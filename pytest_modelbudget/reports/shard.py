@@ -22,11 +22,7 @@ class Version(Enum):
 
 
 class LockedNumber(Record, frozen=True, kw_only=True):
-    """A measured number compared with the locked one: difference is "" where they are the same.
-
-    is_locked tells whether the lock has it; drift names frameworks, and their versions, that it was locked with and
-    that are others today.
-    """
+    """A measured number compared with the locked one: difference is "" where they are the same."""
 
     difference: str = ""
     is_locked: bool = True
@@ -52,14 +48,12 @@ class LockComparison(Record, frozen=True, kw_only=True):
 class CutRun(Record, frozen=True, kw_only=True):
     """The run that was cut, which all of its parts name alike.
 
-    working_tree is a SHA-256 of what was changed beside the commit, collection one of the ids of all limits that were
-    cut and of their budgets. root is where the project stands in its checkout. exceptions_on is the day that exceptions
-    were held against, None where a part has none.
+    collection is a SHA-256 of the ids of all limits that were cut, and of their budgets. root is where the project
+    stands in its checkout. exceptions_on is the day that exceptions were held against, None where a part has none.
     """
 
     number_of_shards: int
     commit: str
-    working_tree: str
     base: str
     environment: Mapping[str, str]
     root: str
@@ -70,10 +64,7 @@ class CutRun(Record, frozen=True, kw_only=True):
 
 
 class Part(Record, frozen=True, kw_only=True):
-    """One shard of a run: the results of its items as they came, and a report of its session without any.
-
-    number counts shards from 1; exit is the exit code of its session; extra has the keys that a hook added.
-    """
+    """One shard of a run: the results of its items as they came, and a report of its session without any."""
 
     schema: Version
     number: int
@@ -86,7 +77,6 @@ class Part(Record, frozen=True, kw_only=True):
 
     @property
     def name(self) -> str:
-        """The shard as people write it: "2/3"."""
         return f"{self.number}/{self.run.number_of_shards}"
 
 

@@ -47,7 +47,9 @@ def layer_record(model: Described, table: LayerTable, measurements: Mapping[str,
              **({"stored": row.stored, "bytes": row.nbytes} if table.stores_alone else {})}
             for row in table.rows
         ],
-        "totals": {"params": table.params, "macs": table.macs, "output_bytes": table.output_nbytes},
+        "totals": {
+            "params": table.total("params"), "macs": table.total("macs"), "output_bytes": table.total("output_nbytes"),
+        },
         "metrics": {key: to_json(metric_report(measurement)) for key, measurement in measurements.items()},
     }  # fmt: skip
 
@@ -202,11 +204,7 @@ def _short(value: object) -> str:
 
 
 def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
-    """One line a metric, in the order of the metric table; then what could not be measured.
-
-    What a number is the sum of (bandwidth by read, weights and write; ops by kind) continues on lines of its own
-    where ``width`` asks for it.
-    """
+    """One line a metric, in the order of the metric table; then what could not be measured."""
     cells = [
         (
             key,

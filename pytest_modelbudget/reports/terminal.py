@@ -7,11 +7,6 @@ within  resnet18::macs               1.814 GMAC 1.820 GMAC 0.33% left
 25 limits: 1 over, 0 warn, 24 within, 0 unknown
 
 Without -v a table of more than 15 limits has what is not within, and of each model the tightest limit.
-
-With -v all limits stand under their model::
-
-mobilenet_v2
-over    params                          3.729 M    3.510 M  +6.4% vs base [#########+]
 """
 
 from collections.abc import Iterator, Sequence
@@ -73,10 +68,7 @@ class Line(NamedTuple):
 
 
 class Row(NamedTuple):
-    """One limit as text; layers are the lines below it.
-
-    subject is the model, variant or transform that it stands under, "" where its name says so.
-    """
+    """One limit as text; layers are the lines below it."""
 
     colour: str
     name: str
@@ -93,15 +85,11 @@ class Row(NamedTuple):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether it may be omitted: it is within, and nothing is said below it."""
         return self.colour == "within" and not self.layers
 
 
 def lines(report: Report, detail: int, *, hides_failing: bool = False) -> Iterator[Line]:
-    """The whole table, file by file, without the line that counts the verdicts.
-
-    hides_failing: what fails has its figures in a failure that is shown, and no row without -v.
-    """
+    """The whole table, file by file, without the line that counts the verdicts."""
     yield from (line._replace(text=printed_line(line.text)) for line in _lines(report, detail, hides_failing))
 
 
@@ -218,10 +206,7 @@ def _wrapped(text: str, indent: str) -> list[str]:
 
 
 def _bar(check: Check) -> str:
-    """The used part of a maximum: "[######....]", and "[#########+]" where it is broken.
-
-    "" where there is no maximum, or nobody knows. Only what is exactly at its limit is full.
-    """
+    """The used part of a maximum: "[######....]", and "[#########+]" where it is broken."""
     most = check.maximum
     is_open = check.outcome is Outcome.UNKNOWN or check.headroom is None
     if is_open or check.highest is None or not most or _nearer_bound(check) != most:
@@ -233,10 +218,7 @@ def _bar(check: Check) -> str:
 
 
 def _figures(check: Check) -> tuple[str, str, str]:
-    """Measured, limit and change of a row; a lower bound has none that anybody knows.
-
-    Of a claim the largest difference of outputs and what is allowed: there is no share of it to be left.
-    """
+    """Measured, limit and change of a row; a lower bound has none that anybody knows."""
     if check.is_claim:
         return check.measured or "-", str(check.allowed or "-"), ""
     bound = _nearer_bound(check)

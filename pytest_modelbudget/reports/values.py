@@ -11,6 +11,7 @@ from pytest_modelbudget.units import several
 from pytest_modelbudget.values.capture import Captured, LayerStatistics
 
 NAME_WIDTH = 26
+_figure, _share = "{:.4g}".format, "{:.2%}".format
 INT8_KEYS = ("low", "high", "scale", "zero_point", "saturation")
 
 
@@ -71,14 +72,6 @@ def _names(names: Sequence[str]) -> list[str]:
         if len(set(short)) == len(set(whole)):
             return short
     return whole
-
-
-def _figure(value: float) -> str:
-    return f"{value:.4g}"
-
-
-def _share(share: float) -> str:
-    return f"{share:.2%}"
 
 
 def statistics_json(captured: Captured, inputs: str) -> dict[str, Any]:

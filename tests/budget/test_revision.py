@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.git import NOT_TOLD, uncommitted
 from pytest_modelbudget.budget.revision import BaseRevision, asked_base, base_revision
 
 Environment = dict[str, str]
@@ -196,17 +195,3 @@ def test_a_name_of_a_tag_and_of_a_branch_is_no_base(origin: Path, tmp_path: Path
         in base_of(folder, {}, option=option).why_not
     )
     assert base_of(folder, {}, option=f"refs/tags/{name}").commit == early
-
-
-def test_a_tree_that_git_cannot_compare_is_not_as_committed(tmp_path: Path) -> None:
-    """Nothing changed, one file changed, a damaged index; and where there is no commit at all."""
-    assert uncommitted(tmp_path) == ""
-    git(tmp_path, "init", "-q", "--template=")
-    (tmp_path / "a").touch()
-    git(tmp_path, "add", "-A")
-    commit(tmp_path, "start")
-    assert uncommitted(tmp_path) == ""
-    (tmp_path / "a").write_text("b", encoding="utf-8")
-    assert len(uncommitted(tmp_path)) == 64  # a SHA-256 in hexadecimal digits
-    (tmp_path / ".git" / "index").write_bytes(b"not an index")
-    assert uncommitted(tmp_path) == NOT_TOLD

@@ -165,7 +165,6 @@ REFUSED = {
         of_run(number_of_shards=4), "{2} (shard 2/4) has another number of shards than {1} (shard 1/3): 4, not 3: cut",
     ),
     "of another collection": (of_run(collection="f" * 64), f"{OTHER} collection than {{1}} (shard 1/3): {'f' * 64}, "),
-    "of another working tree": (of_run(working_tree="abc"), f"{OTHER} working tree than {{1}} (shard 1/3): abc, not "),
     "of another environment": (
         of_run(environment={"python": "2.7"}), f"{OTHER} environment than {{1}} (shard 1/3): python 2.7, not ",
     ),

@@ -64,7 +64,7 @@ def test_what_each_layer_puts_out(lower: dict[str, object], expected: dict[str, 
     """A folded norm and a fused activation are part of the convolution; aliases are the tensor that they name."""
     table = lowered_layers(net, **lower)
     assert outputs(table) == expected
-    assert table.output_nbytes == sum(expected.values())
+    assert table.total("output_nbytes") == sum(expected.values())
 
 
 @pytest.mark.parametrize("written", [scripted, recorded, exported])

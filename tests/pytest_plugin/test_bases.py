@@ -153,30 +153,3 @@ def test_p10_a_base_that_is_not_known_is_named(repository: Repository) -> None:
     repository.project.run("--model-budget-base=nowhere", "--model-budget-report=comment:c.md")
     text = (repository.path / "c.md").read_text(encoding="utf-8")
     assert f"<code>{head[:7]}</code> measured, and not compared: the base <code>nowhere</code> is not known." in text
-
-
-@pytest.mark.parametrize("workers", ["-n0", "-n1"])
-def test_a_base_of_the_projects_settings_is_passed_over_for_the_hosts(
-    project: Project, monkeypatch: pytest.MonkeyPatch, workers: str
-) -> None:
-    """A change that compares with itself would loosen, and grow, what it likes."""
-    project.budget("  net: {widths: net.widths, limits: {params: 50}}\n")
-    repository = Repository(project)
-    main = repository.commit()
-    repository.git("update-ref", "refs/remotes/origin/main", main)
-    repository.branch("change")
-    project.budget("  net: {widths: net.widths, limits: {params: 500}}\n")
-    repository.write("pytest.ini", "[pytest]\naddopts = --model-budget-base=HEAD\n")
-    repository.commit()
-    for name, value in GITHUB.items():
-        monkeypatch.setenv(name, value)
-    result = project.run(workers)
-    result.stdout.fnmatch_lines(
-        [
-            "*--model-budget-base=HEAD of addopts is ignored for origin/main, which GitHub names*",
-            "*net: budget loosened +900.0 %: params 50 -> 500*",
-        ]
-    )
-    own = project.run(workers, "--model-budget-base=HEAD")
-    own.stdout.no_fnmatch_line("*budget loosened*")
-    own.stdout.no_fnmatch_line("*is ignored for*")

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.committed_files import AS_TEXT, NOT_THERE, SPARSE
+from pytest_modelbudget.budget.base_inventory import AS_TEXT, NOT_THERE, SPARSE
 from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
 

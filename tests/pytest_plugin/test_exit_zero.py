@@ -347,18 +347,6 @@ def test_a_lost_shard_is_red(project: Project) -> None:
     assert codes == [0, 2, 1, 2]
 
 
-def test_a_shard_that_is_cut_twice_is_red(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A runner of Bazel's that cuts by its own rule, before this one: a limit would be in neither shard."""
-    kept(project)
-    project.configure("\ndef pytest_collection_modifyitems(items):\n    del items[1]\n")
-    monkeypatch.setenv("TEST_TOTAL_SHARDS", "2")
-    monkeypatch.setenv("TEST_SHARD_INDEX", "0")
-    result = project.run()
-    assert result.ret == 1
-    assert "another plugin deselected limits before sharding" in result.stdout.str()
-    assert project.run("-k", "one").ret == 0  # which is asked for
-
-
 def test_locks_are_checked_by_the_merge(project: Project) -> None:
     """A shard knows too few numbers, and one that writes no part cannot be merged."""
     kept(project)

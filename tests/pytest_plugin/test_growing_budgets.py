@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget import base_inventory, committed_files, revision
+from pytest_modelbudget.budget import base_inventory, revision
 from tests.builders.project import Project
 from tests.builders.repository import Repository
 
@@ -64,5 +64,5 @@ def test_what_a_base_lacks_is_known_from_its_list_of_files(project: Project, cal
     base = revision.base_revision(revision.AskedBase("main", ("main",)), project.path, {})
     calls.clear()
     lacking = [project.path / "budgets" / f"{number}" / "tox.ini" for number in range(20)]
-    assert [path for path in lacking if committed_files.text_at(base, path) is not None] == []
+    assert [path for path in lacking if base_inventory.text_at(base, path) is not None] == []
     assert calls == {"git": 1}

@@ -278,21 +278,6 @@ def test_p9_terminal_lines_name_the_model(project: Project) -> None:
     ]  # fmt: skip
 
 
-def test_p13_a_lock_without_its_budget_is_said(project: Project) -> None:
-    """A deleted budget leaves it behind; others' lock files are none of ours."""
-    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
-    project.write("budgets/old.lock.json", '{"schema": "model-budget-lock/1", "models": {}}')
-    project.write("budgets/old.yml.lock.json", '{"schema": "model-budget-lock/1", "models": {}}')
-    project.write("budgets/composer.lock.json", "{}")
-    found = [each for each in project.report()["lock"] if each["state"] == "stray"]
-    assert [each["file"] for each in found] == ["budgets/old.lock.json", "budgets/old.yml.lock.json"]
-    result = project.run("--model-budget-report=comment:c.md")
-    assert result.ret == 0
-    result.stdout.fnmatch_lines(["*budgets/old.lock.json is left of old.yaml, which is gone: delete it"])
-    project.write("budgets/old.yml", "models: {}\n")
-    assert [each["file"] for each in project.report()["lock"]] == ["budgets/old.lock.json"]
-
-
 @pytest.mark.parametrize("how", ["gone", "a folder", "broken"])
 def test_r2_a_lock_that_goes_fails(project: Project, how: str) -> None:
     """Growth was told from it, and nobody can tell it again."""

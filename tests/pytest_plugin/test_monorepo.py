@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 
 import pytest
@@ -98,30 +97,6 @@ def test_a_budget_outside_of_rootdir_is_said(monorepo: Project) -> None:
     said = "*audio/budgets/net.yaml lies outside of pytest's rootdir */vision, *other ids*: give --rootdir=."
     result.stdout.fnmatch_lines([said])
     assert "outside of" not in monorepo.run("--rootdir=.", "audio/budgets").stdout.str()
-
-
-def test_a_rootdir_above_the_budgets_is_said(monorepo: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A configuration one folder up, below which pytest is started: budgets/ is looked for beside it."""
-    monkeypatch.chdir(monorepo.path / "audio")
-    (monorepo.path / "budgets" / "net.widths").unlink()
-    (monorepo.path / "budgets").rmdir()
-    result = monorepo.run("--rootdir=..")
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    said = "*/budgets does not exist: pytest's rootdir is *: give --rootdir=., or name budgets"
-    result.stdout.fnmatch_lines([said])
-
-
-def test_budgets_above_a_folder_without_settings_are_said(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Started further in, pytest takes that folder for its rootdir; what the sentence asks for holds the budgets."""
-    project.budget("  net: {widths: net.widths, limits: {params: 48}}\n")
-    (project.path / "pytest.ini").unlink()
-    (inside := project.path / "src" / "nets").mkdir(parents=True)
-    monkeypatch.chdir(inside)
-    result = project.run()
-    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
-    words = " ".join(result.stdout.str().split())
-    assert f"rootdir is {inside}: give --rootdir={os.path.join('..', '..')}, or start it there" in words
-    project.run(f"--rootdir={os.path.join('..', '..')}").assert_outcomes(passed=1)
 
 
 def test_a_project_without_the_folder_is_told_three_ways_out(project: Project) -> None:

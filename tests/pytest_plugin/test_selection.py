@@ -74,15 +74,6 @@ def test_deselected_broken_files_are_counted(two_models: Project) -> None:
     result.stdout.fnmatch_lines(["model budget: 2 of 5 limits measured, 3 skipped by -k"])
 
 
-@pytest.mark.parametrize("workers", ["0", "1"])
-def test_deselected_broken_files_are_named(two_models: Project, workers: str) -> None:
-    """With their first problem; one whose item runs is told by its failure alone."""
-    two_models.budget("  net: {wdths: net.widths}\n", "budgets/b.yaml")
-    said = "budgets/b.yaml is broken, and skipped by -k: budgets/b.yaml:4:*unknown key 'wdths'*"
-    two_models.run("-k", "params", "-n", workers).stdout.fnmatch_lines([f"model budget: {said}"])
-    two_models.run("-k", "budget", "-n", workers).stdout.no_fnmatch_line("*is broken, and skipped*")
-
-
 def test_last_failed_runs_again_what_failed(two_models: Project) -> None:
     """--lf selects single limits."""
     two_models.pytester.runpytest_inprocess("--model-budget", "-q")  # with pytest's cache
@@ -212,23 +203,6 @@ def test_a_usage_error_leaves_no_report(two_models: Project) -> None:
     result = two_models.run("no_such_path", "--model-budget-report=json:out.json")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert not (two_models.path / "out.json").exists()
-
-
-@pytest.mark.parametrize("table", ["modelbudget", "model-budget", "pytest-modelbudget"])
-def test_a_table_that_nothing_reads_is_refused(two_models: Project, table: str) -> None:
-    """Whoever wrote it in pyproject.toml wants something held; the keys are pytest's own."""
-    two_models.write("pyproject.toml", f'[tool.{table}]\npaths = ["models"]\n')
-    result = two_models.run()
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*nothing reads [[]tool.{table}] in pyproject.toml: *model_budget_paths = *"])
-
-
-@pytest.mark.parametrize("name", ["budgets/a.yaml", "budgets/a.yaml::net::params"])
-def test_a_budget_without_the_switch_names_it(two_models: Project, name: str) -> None:
-    """Pytest itself would say that the file, which is there, was not found."""
-    result = two_models.run(name, switch=False)
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: budgets/a.yaml is a budget: pytest --model-budget budgets/a.yaml checks it"])
 
 
 def test_a_file_that_cannot_be_read_ends_no_other_session(two_models: Project, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,13 +14,6 @@ from tests.builders.project import Project
 
 USAGE = pytest.ExitCode.USAGE_ERROR
 IDS = {f"budgets/a.yaml::net{n}::{check}" for n in range(1, 6) for check in ("params", "macs")}
-VARIABLES = ("TEST_SHARD_INDEX", "TEST_TOTAL_SHARDS", "TEST_SHARD_STATUS_FILE", "CI_NODE_INDEX", "CI_NODE_TOTAL")
-
-
-@pytest.fixture(autouse=True)
-def no_shard(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in VARIABLES:
-        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture
@@ -172,90 +164,31 @@ def test_a_limit_of_a_worker_that_dies_is_in_its_part(project: Project) -> None:
     assert len(checks) == len(IDS)
 
 
-# Who says which shard it is.
-
-
-def run_in(project: Project, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], *args: str) -> Any:
-    """The part that a session under these variables writes, or None; and its result."""
-    for name, value in variables.items():
-        monkeypatch.setenv(name, value)
-    result = project.run("--model-budget-report=json:part.json", *args)
-    path = project.path / "part.json"
-    record = json.loads(path.read_text()) if path.exists() else {}
-    return result, (record["number"], record["run"]["number_of_shards"]) if "run" in record else None
-
-
-def test_bazel_says_which_shard_and_is_answered(five: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its index counts from 0; without the file it would take every shard for the whole test."""
-    status = five.path / "status"
-    variables = {"TEST_SHARD_INDEX": "0", "TEST_TOTAL_SHARDS": "3", "TEST_SHARD_STATUS_FILE": str(status)}
-    _, shard = run_in(five, monkeypatch, variables)
-    assert (shard, status.exists()) == ((1, 3), True)
-
-
-def test_gitlab_is_asked_by_auto_alone(five: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its variables are there in every job; one without parallel: has a total of 1 and no index."""
-    parallel = {"CI_NODE_INDEX": "2", "CI_NODE_TOTAL": "3"}
-    assert run_in(five, monkeypatch, parallel)[1] is None
-    _, shard = run_in(five, monkeypatch, parallel, "--model-budget-shard=auto")
-    assert shard == (2, 3)
-    monkeypatch.delenv("CI_NODE_INDEX")
-    _, shard = run_in(five, monkeypatch, {"CI_NODE_TOTAL": "1"}, "--model-budget-shard=auto")
-    assert shard == (1, 1)
-
-
-def test_the_option_counts_before_variables(five: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who writes it down means it."""
-    variables = {"TEST_SHARD_INDEX": "0", "TEST_TOTAL_SHARDS": "3"}
-    _, shard = run_in(five, monkeypatch, variables, "--model-budget-shard=2/2")
-    assert shard == (2, 2)
+# What is no shard.
 
 
 WRITE = "is no shard: write 1/3 for the first of three"
-WRONGLY = "is no shard: the environment sets them wrongly"
-UNUSABLE: dict[str, tuple[dict[str, str], tuple[str, ...], str]] = {
+UNUSABLE: dict[str, tuple[tuple[str, ...], str]] = {
     **{
-        f"{text!r}": ({}, (f"--model-budget-shard={text}",), f"--model-budget-shard={text} {WRITE}")
+        f"{text!r}": ((f"--model-budget-shard={text}",), f"--model-budget-shard={text} {WRITE}")
         for text in ("0/3", "4/3", "1", "1/", "/3", "a/b", "1/0", "-1/3", "1/3/3", "1 / 3", "1/10000", "\u0661/3", "")
     },
-    "auto without variables": (
-        {}, ("--model-budget-shard=auto",), "--model-budget-shard=auto finds neither CI_NODE_INDEX and CI_NODE_TOTAL"
-    ),
-    "auto without an index": (
-        {"CI_NODE_TOTAL": "3"}, ("--model-budget-shard=auto",), f"CI_NODE_INDEX= of CI_NODE_TOTAL=3 {WRONGLY}"
-    ),
-    "Bazel's index too high": (
-        {"TEST_SHARD_INDEX": "3", "TEST_TOTAL_SHARDS": "3"}, (), f"TEST_SHARD_INDEX=3 of TEST_TOTAL_SHARDS=3 {WRONGLY}"
-    ),
-    "Bazel's index missing": (
-        {"TEST_TOTAL_SHARDS": "3"}, (), f"TEST_SHARD_INDEX= of TEST_TOTAL_SHARDS=3 {WRONGLY}"
-    ),
-    "a status file that cannot be": (
-        {"TEST_SHARD_INDEX": "0", "TEST_TOTAL_SHARDS": "3", "TEST_SHARD_STATUS_FILE": "no/such/file"}, (),
-        "TEST_SHARD_STATUS_FILE=no/such/file cannot be written: No such file or directory",
-    ),
     "an update": (
-        {}, ("--model-budget-shard=1/3", "--model-budget-update=trim"),
+        ("--model-budget-shard=1/3", "--model-budget-update=trim"),
         "--model-budget-update needs all limits, and --model-budget-shard=1/3 measures a part of them",
     ),
     "a comment": (
-        {}, ("--model-budget-shard=1/3", "--model-budget-report=comment:c.md"),
+        ("--model-budget-shard=1/3", "--model-budget-report=comment:c.md"),
         "--model-budget-report=comment:c.md speaks of all limits, and --model-budget-shard=1/3 measures a part of them",
     ),
-    "a summary, by Bazel": (
-        {"TEST_SHARD_INDEX": "0", "TEST_TOTAL_SHARDS": "3"}, ("--model-budget-report=summary:s.md",),
-        "--model-budget-report=summary:s.md speaks of all limits, and TEST_SHARD_INDEX=0 of TEST_TOTAL_SHARDS=3",
-    ),
-}  # fmt: skip
+}
 
 
-@pytest.mark.parametrize(("variables", "args", "words"), UNUSABLE.values(), ids=UNUSABLE)
-def test_what_is_no_shard_is_a_usage_error(
-    five: Project, monkeypatch: pytest.MonkeyPatch, variables: dict[str, str], args: tuple[str, ...], words: str
-) -> None:
+@pytest.mark.parametrize(("args", "words"), UNUSABLE.values(), ids=UNUSABLE)
+def test_what_is_no_shard_is_a_usage_error(five: Project, args: tuple[str, ...], words: str) -> None:
     """One sentence, and nothing is measured."""
-    result, shard = run_in(five, monkeypatch, variables, *args)
-    assert (result.ret, shard) == (USAGE, None)
+    result = five.run("--model-budget-report=json:part.json", *args)
+    assert (result.ret, (five.path / "part.json").exists()) == (USAGE, False)
     assert words in " ".join(result.stderr.str().split())
 
 

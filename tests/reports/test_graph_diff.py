@@ -9,7 +9,7 @@ import pytest
 from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.graph.graph import Op
 from pytest_modelbudget.metrics.compute import Operation, operations
-from pytest_modelbudget.reports.graph_diff import counted_changes, operation_changes, operation_rows
+from pytest_modelbudget.reports.diff import counted_changes, operation_changes, operation_rows
 from pytest_modelbudget.reports.messages import shapes
 from pytest_modelbudget.reports.record import ExecutedOps, Growth
 from tests.builders.graphs import costed, parameter, tensor, view

@@ -66,9 +66,9 @@ def table_of(model: LoadedModel, depth: int | None = None) -> LayerTable:
 def test_columns_add_up_at_every_depth(depth: int | None) -> None:
     """Folding a container moves its numbers and loses none."""
     table = table_of(residual_net(), depth)
-    assert table.params == 4 * 4 + 4 + 3 * 3  # the tied head adds nothing
-    assert table.macs == 2 * (2 * 4 * 4)
-    assert table.output_nbytes == 4 * (2 * 8 + 8 + 8)  # fc twice, act (an alias), the sum
+    assert table.total("params") == 4 * 4 + 4 + 3 * 3  # the tied head adds nothing
+    assert table.total("macs") == 2 * (2 * 4 * 4)
+    assert table.total("output_nbytes") == 4 * (2 * 8 + 8 + 8)  # fc twice, act (an alias), the sum
 
 
 def test_rows_follow_the_calls() -> None:

@@ -19,8 +19,8 @@ from pytest_modelbudget.formats.source import ModelSource, Serving
 from pytest_modelbudget.gate import measuring
 from pytest_modelbudget.metrics.measurement import Measurement, UnmeasuredOp
 from pytest_modelbudget.registry import tables
+from pytest_modelbudget.reports.fit import serving_text
 from pytest_modelbudget.reports.html.profile import profile
-from pytest_modelbudget.reports.serving import serving_text
 from pytest_modelbudget.serving.fitting import longest_fitting
 from pytest_modelbudget.serving.formula import layer_elements
 from tests.builders.checkpoint_files import write

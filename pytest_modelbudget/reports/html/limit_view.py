@@ -142,10 +142,7 @@ class HistoryView:
 
 
 def history_view(points: Sequence[record.PastNumber], unit: str) -> HistoryView | None:
-    """The line of some numbers of a unit, with a gap where the number was not locked.
-
-    A number applies from its commit to the next. Commits are at equal distances, whatever time lies between them.
-    """
+    """The line of some numbers of a unit, with a gap where the number was not locked."""
     values = [point.value for point in points if point.value is not None]
     if not values:
         return None

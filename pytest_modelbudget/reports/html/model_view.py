@@ -23,10 +23,7 @@ DEFINITIONS = {metric.key: metric.definition for metric in METRICS}
 
 @dataclass(frozen=True, slots=True)
 class ModelView:
-    """One model; anchor is its address on the page, history how its locked numbers went, by check.
-
-    causes are what fails of it, one block a cause.
-    """
+    """One model; anchor is its address on the page, history how its locked numbers went, by check."""
 
     report: record.ModelReport
     anchor: str
@@ -72,7 +69,6 @@ class ModelView:
         return min((limit for limit in limits if isinstance(limit, int)), default=None)
 
     def line(self, case: Case) -> limit_view.HistoryView | None:
-        """How the locked number of a limit went."""
         return limit_view.history_view(self.history.get(case.id, ()), case.check.unit)
 
     def growth(self, metric: str) -> str:

@@ -166,10 +166,7 @@ def _text(name: str) -> str:
 
 
 def _templates(checkout: Checkout | None) -> Environment:
-    """Templates that escape all text, and refuse names that are not defined.
-
-    ``address(file, line)`` is where a line of a file can be read; "" where nobody knows.
-    """
+    """Templates that escape all text, and refuse names that are not defined."""
     templates = Environment(
         loader=FileSystemLoader(FILES), autoescape=True, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )

@@ -45,10 +45,7 @@ SMALLER = "(smaller layers)"
 
 
 def layer_profile(model: Model, costed: CostedGraph) -> Record:
-    """The rows as deep as they fit; where even the first level does not, its largest rows.
-
-    folded_at is the level below which layers were added up, left_out how many rows were.
-    """
+    """The rows as deep as they fit; where even the first level does not, its largest rows."""
     table, folded_at = layer_table(model, costed), None
     deepest = max((row.depth for row in table.rows), default=0)
     while len(table.rows) > MOST_ROWS and deepest > 1:
@@ -326,10 +323,7 @@ def profile(model: Model, costed: CostedGraph, served: CostedGraph | None = None
 
 
 def with_base(profile: str, base: Mapping[str, LockedValue | None]) -> str:
-    """A profile with what each layer added to a number at the base: {"macs": {"cut": 0, "layers": {"fc": 51200}}}.
-
-    cut counts the smallest layers, which a lock file leaves out.
-    """
+    """A profile with what each layer added to a number at the base: {"macs": {"cut": 0, "layers": {"fc": 51200}}}."""
     numbers: Record = {}
     for key, locked in base.items():
         if locked is None:
