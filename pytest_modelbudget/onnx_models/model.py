@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -243,7 +243,6 @@ class OnnxModel(formats.RunnableModel):
             outputs_of(values, self.program.graph),
             values={name: values[name] for name in names},
             layers=self._layer_outputs(layers, values) if layers else (),
-            executed=Counter((name, None) for name in session.executed().elements()) if watch.counts else None,
         )
 
     def timed(self, inputs: formats.Arrays, plan: Plan) -> Timing:

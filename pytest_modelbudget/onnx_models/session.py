@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import string_at
@@ -315,10 +314,6 @@ class OnnxRun:
         cut = pieces(nodes, results, stored, float64_engine if float64 else runtime, most_nodes=most_nodes)
         steps = {} if steps is None else steps
         self._steps = [steps.setdefault(piece.key, Step(piece)) for piece in cut]
-
-    def executed(self) -> Counter[str]:
-        """How often each operator is in the pieces that are run, by its name in rules."""
-        return Counter(protos.op_name(node) for step in self._steps for node in step.piece.nodes)
 
     def __call__(self, inputs: Feeds) -> Feeds:
         """Outputs in the graph's order, then watched values, by name.

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -15,7 +14,6 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.equivalence.inputs import Specs
-from pytest_modelbudget.equivalence.products import multiplies, products_of, routes_of
 from pytest_modelbudget.errors import SourceError, TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.benchmark import Plan, Timing
@@ -25,7 +23,7 @@ from pytest_modelbudget.graph.tensor import Tensor, least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import environment, versions
 from pytest_modelbudget.torch_models.accelerators import MadeOnCPU, on_cpu
-from pytest_modelbudget.torch_models.bodies import RunningMode, branches, failures_in_words
+from pytest_modelbudget.torch_models.bodies import branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
 from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.embedding_rows import IndexRanges, StoredReads
@@ -34,18 +32,10 @@ from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLaye
 from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.packed_weights import packed_weights
-from pytest_modelbudget.torch_models.recording import Scopes, is_taken_apart, signature
+from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
 from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, wants_autograd
-from pytest_modelbudget.torch_models.values import (
-    CallInputs,
-    TorchValues,
-    call_inputs,
-    dtype_named,
-    dtype_of,
-    empty,
-    tensors_in,
-)
+from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of, empty
 from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
 
@@ -192,15 +182,6 @@ class TorchModel(models.RunnableModel):
     def drawn_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.subject.model.named_parameters())
 
-    def counted_products(self) -> Counter[models.Product] | None:
-        """None where weights are wrapper tensors: what those multiply is their own affair."""
-        if any(is_traceable_wrapper_subclass(w.tensor) for w in named_weights(module_tree(self.subject.model))):
-            return None
-        return products_of(self.graph, self.rules)
-
-    def counted_routes(self) -> Sequence[Counter[models.Product]]:
-        return routes_of(self.graph, self.rules) if self.graph.forks else ()
-
     def is_factory(self) -> bool:
         return self.source.is_factory()
 
@@ -333,10 +314,9 @@ class TorchModel(models.RunnableModel):
         subject, self._unrun, seen = self.subject, None, None
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
-        executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
         reads = None if watch.coverage is None else StoredReads(named_weights(modules), packed_weights(modules))
         arguments = upcast(inputs) if self.is_exact else inputs
-        modes: list[AbstractContextManager[Any] | None] = [MadeOnCPU(), executed, *self._changing(watch, scopes)]
+        modes: list[AbstractContextManager[Any] | None] = [MadeOnCPU(), *self._changing(watch, scopes)]
         if self.is_exact:  # above a rewrite, which then works on float64 alone
             modes += [environment.default_dtype(torch.float64), InFloat64()]
         modes += [mode, reads]  # what the model does, and not what a rewrite makes of it
@@ -355,8 +335,7 @@ class TorchModel(models.RunnableModel):
             reads.add_to(watch.coverage)
         layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
         is_compiled = bool(noticed.compiled) or any(is_compiled_in_place(module) for _, module in modules)
-        counts = executed.counts if executed else None
-        return models.Run(outputs, structure, layers=layers, executed=counts, is_compiled=is_compiled)
+        return models.Run(outputs, structure, layers=layers, is_compiled=is_compiled)
 
     def _changing(self, watch: models.Watch, scopes: Scopes) -> Iterator[AbstractContextManager[Any]]:
         """What replaces operations of a run, or their values, in the order in which it is entered."""
@@ -436,31 +415,6 @@ def _not_dense(value: torch.Tensor, name: str) -> str:
     """The fix for an output that has no value at each place."""
     kind, way = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout), "to_dense()")
     return f"output '{name}' is a {kind} tensor, whose values are not compared: return what its .{way} gives"
-
-
-class Executed(RunningMode):
-    """Counts what a run multiplies: operators by name, and the shape of the weight they read."""
-
-    def __init__(self, rules: OpTable, weight_name: NameOf) -> None:
-        super().__init__()
-        self.counts: Counter[models.Product] = Counter()
-        self._rules = rules
-        self._weight_name = weight_name
-        self._names: dict[Any, str] = {}  # of operators that multiply, "" of others
-
-    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one operator, and count it if it multiplies."""
-        name = self._names.get(func)
-        if name is None:
-            if is_taken_apart(func, self._rules):
-                with self:
-                    return func.decompose(*args, **kwargs)
-            spelling = signature(func).spelling(self._rules)
-            name = self._names[func] = spelling if multiplies(spelling, self._rules) else ""
-        if name:
-            weights = (tuple(t.shape) for t in tensors_in(args) if self._weight_name(t))
-            self.counts[name, next(weights, ())] += 1
-        return func(*args, **kwargs)
 
 
 def leaf_specs(specs: InputSpecs) -> Specs:
