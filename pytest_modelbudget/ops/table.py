@@ -7,7 +7,7 @@ from pytest_modelbudget.errors import ExtensionError
 from pytest_modelbudget.ops.attention import ATTENTION
 from pytest_modelbudget.ops.classical import CLASSICAL
 from pytest_modelbudget.ops.convolution import CONVOLUTION
-from pytest_modelbudget.ops.dense import DENSE, EXPERTS, PACKED_PROJECTIONS
+from pytest_modelbudget.ops.dense import DENSE, EXPERTS
 from pytest_modelbudget.ops.elementwise import ELEMENTWISE, LOSSES, SORTING
 from pytest_modelbudget.ops.gradients import GRADIENTS
 from pytest_modelbudget.ops.indexing import EMBEDDING, INDEXING
@@ -22,7 +22,7 @@ from pytest_modelbudget.ops.unseen import UNSEEN
 
 FAMILIES: tuple[tuple[OpRule, ...], ...] = (
     ATTENTION, CLASSICAL, CONVOLUTION, DENSE, ELEMENTWISE, EMBEDDING, EXPERTS, GRADIENTS, INDEXING, LINEAR_ALGEBRA,
-    LOSSES, MOVEMENT, NORMALISATION, PACKED_PROJECTIONS, POOLING, QUANTISED, RECURRENT, SORTING, UNSEEN,
+    LOSSES, MOVEMENT, NORMALISATION, POOLING, QUANTISED, RECURRENT, SORTING, UNSEEN,
 )  # fmt: skip
 
 
