@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from pytest_modelbudget.formats.model import Coverage
@@ -56,8 +57,6 @@ class _Memory:
 
     def flags(self, tensor: torch.Tensor) -> Values:
         """The flags of a view of it."""
-        import numpy as np
-
         if self.read is None:
             views = [self.tensor, tensor]
             ends = [1 + v.storage_offset() + sum((s - 1) * t for s, t in zip(v.shape, v.stride(), strict=True))
@@ -79,8 +78,6 @@ class _Memory:
 
     def mask(self, tensor: torch.Tensor) -> Values:
         """Which elements of a stored tensor on it were read; of shape () where all were."""
-        import numpy as np
-
         is_all = (self.is_whole and not self.is_picked) or tensor.dtype != self.tensor.dtype
         return np.ones((), bool) if is_all else self.flags(tensor)
 
