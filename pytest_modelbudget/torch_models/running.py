@@ -25,7 +25,6 @@ from pytest_modelbudget.torch_models import environment, versions
 from pytest_modelbudget.torch_models.accelerators import MadeOnCPU, on_cpu
 from pytest_modelbudget.torch_models.bodies import branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
-from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.embedding_rows import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
 from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLayers, probing
@@ -34,7 +33,7 @@ from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.packed_weights import packed_weights
 from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, wants_autograd
+from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, calling, wants_autograd
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of, empty
 from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
