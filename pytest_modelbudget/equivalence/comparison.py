@@ -216,7 +216,8 @@ class Comparison:
             words = f"{_these(unseen, names)} not move with its inputs: nothing could be seen"
             return judgement.Equivalence(Outcome.UNKNOWN, claim.kind, words, weights, seeds=claim.seeds)
         after = self.second_runs()
-        wrong = self._wrong_layers(after)
+        is_apart = claim.kind is not Kind.EXACT_ALGEBRA or after.structure
+        wrong = () if is_apart else (*self._replaced.pairs(), *self._remade.pairs())  # by step 1, in order
         unmoved = (f"{_these(still, names)} not move with its inputs",) if still else ()
         notes = (*self.pair.original.inputs.notes, *self.pair.changed.notes, *self.before.notes)
         result = self._judged(after, (*notes, *unmoved, *after.notes), wrong)
@@ -338,12 +339,6 @@ class Comparison:
                 if before.shape == after.shape:  # else one name for two things
                     self._remade.compare(scope, before, after)
         return replace(run, values={})
-
-    def _wrong_layers(self, after: SecondRuns) -> Sequence[judgement.OutputPair]:
-        """Changed layers that step 1 finds wrong, in the order of execution."""
-        if self._claim.kind is not Kind.EXACT_ALGEBRA or after.structure:
-            return ()
-        return (*self._replaced.pairs(), *self._remade.pairs())
 
     def pairs(self, after: SecondRuns) -> Iterator[judgement.OutputPair]:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""

@@ -186,13 +186,9 @@ class ShapeInference:
             is_news = self._take(frame, found)
             frame.believed.update(found if at > 1 else ())
             at, rounds = 0 if is_news and at else at + 1, rounds + 1
-        self._refuse_misfits([node for node in late if not node.bodies and self._is_onnx(node)], frame)
-
-    def _refuse_misfits(self, nodes: Iterable[program.Node], frame: Frame) -> None:
-        """Raise MisfitError for one of some nodes that cannot take operands of the types that are known by now."""
-        model = self._fragment(nodes, frame, apart=True)
-        with _misfits():
-            onnx.shape_inference.infer_shapes(model, True, True)
+        late = [node for node in late if not node.bodies and self._is_onnx(node)]
+        with _misfits():  # of nodes that cannot take operands of the types that are known by now
+            onnx.shape_inference.infer_shapes(self._fragment(late, frame, apart=True), True, True)
 
     def _take(self, frame: Frame, found: Mapping[str, ValueType]) -> bool:
         """Let values have these types where less is known of them; whether any is sized now that was not."""
@@ -281,7 +277,7 @@ class ShapeInference:
         found = ScopedTypes(around=frame.types)
         for node in self._open_nodes([node for node in frame.body.nodes if node.signature.operator in ROWS], frame):
             read = [found[name] if name else NOTHING_KNOWN for name in node.inputs]
-            types = types_by_row(node, read, partial(self._operand_value, node, frame))
+            types = types_by_row(node, read, lambda at, node=node: self.value(node.inputs[at], frame))
             found.update(zip(node.outputs, types))  # noqa: B905
         found.pop("", None)
         return dict(found)
@@ -347,9 +343,6 @@ class ShapeInference:
         else:
             return False
         return True
-
-    def _operand_value(self, node: program.Node, frame: Frame, position: int) -> Value | None:
-        return self.value(node.inputs[position], frame)
 
     def value(self, name: str, frame: Frame) -> Value | None:
         """A value that is the same in every run; None where it is not, or would be too large or dear to work out."""

@@ -169,10 +169,13 @@ class TorchModel(models.RunnableModel):
 
     @property
     def dtype(self) -> str:
-        return stored_dtype(self.subject.model)
+        stored = (weight.tensor for weight in named_weights(module_tree(self.subject.model)))
+        return least_precise({dtype_of(each.dtype).name for each in stored})
 
     def stored(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
-        return floating_weights(self.subject.model)
+        tensors = {weight.name: weight.tensor for weight in named_weights(module_tree(self.subject.model))}
+        tensors.update(frozen_constants(self.subject.model))
+        return {name: partial(array, tensor) for name, tensor in tensors.items() if tensor.is_floating_point()}
 
     def release(self) -> None:
         self._built, self._unrun = self._unreleased, None
@@ -330,8 +333,7 @@ class TorchModel(models.RunnableModel):
             with versions.disable_current_modes():
                 outputs = copies_of(tensors)
         if watch.coverage is not None and reads is not None:
-            reads.mark_outputs(tensor for _, tensor in tensors)
-            reads.add_to(watch.coverage)
+            reads.add_to(watch.coverage, (tensor for _, tensor in tensors))
         layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
         is_compiled = bool(noticed.compiled) or any(is_compiled_in_place(module) for _, module in modules)
         return models.Run(outputs, structure, layers=layers, is_compiled=is_compiled)
@@ -363,12 +365,6 @@ def weight_names(model: nn.Module) -> NameOf:
     return lambda tensor: names.get(versions.memory_of(tensor), "")
 
 
-def stored_dtype(model: nn.Module) -> str:
-    """The least precise floating type among a model's weights; "" where it has none."""
-    stored = (weight.tensor for weight in named_weights(module_tree(model)))
-    return least_precise({dtype_of(each.dtype).name for each in stored})
-
-
 def result_of(returned: Any) -> tuple[str, list[tuple[str, torch.Tensor]]]:
     """The containers of what a model returned, and the tensors in them with their places.
 
@@ -390,7 +386,9 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], a
     """
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
-            raise TraceError(_not_dense(value, name or "0"))
+            kind, way = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout), "to_dense()")
+            what = f"output '{name or '0'}' is a {kind} tensor, whose values are not compared"
+            raise TraceError(f"{what}: return what its .{way} gives")
         outputs.append((name or "0", value.detach()))
         return "tensor"
     if isinstance(value, PLAIN):
@@ -408,12 +406,6 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], a
     below = ((str(key), _described(part, f"{name}.{key}" if name else str(key), outputs, around))
              for key, part in parts)  # fmt: skip
     return f"{type(value).__name__}({', '.join(f'{key}: {shown}' for key, shown in below)})"
-
-
-def _not_dense(value: torch.Tensor, name: str) -> str:
-    """The fix for an output that has no value at each place."""
-    kind, way = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout), "to_dense()")
-    return f"output '{name}' is a {kind} tensor, whose values are not compared: return what its .{way} gives"
 
 
 def leaf_specs(specs: InputSpecs) -> Specs:
@@ -473,13 +465,6 @@ def telling_of_meta(model: nn.Module) -> Iterator[None]:
         if not name:
             raise
         raise TransformError(NO_VALUES.format(name)) from error
-
-
-def floating_weights(model: nn.Module) -> Mapping[str, Callable[[], NDArray[Any]]]:
-    """What reads the values of every stored floating tensor, by name; constants of a frozen script are such."""
-    stored = {weight.name: weight.tensor for weight in named_weights(module_tree(model))}
-    stored.update(frozen_constants(model))
-    return {name: partial(array, tensor) for name, tensor in stored.items() if tensor.is_floating_point()}
 
 
 def frozen_constants(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
