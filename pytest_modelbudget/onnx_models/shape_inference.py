@@ -277,7 +277,7 @@ class ShapeInference:
         found = ScopedTypes(around=frame.types)
         for node in self._open_nodes([node for node in frame.body.nodes if node.signature.operator in ROWS], frame):
             read = [found[name] if name else NOTHING_KNOWN for name in node.inputs]
-            types = types_by_row(node, read, lambda at, node=node: self.value(node.inputs[at], frame))
+            types = types_by_row(node, read, partial(self._operand_value, node, frame))
             found.update(zip(node.outputs, types))  # noqa: B905
         found.pop("", None)
         return dict(found)
@@ -343,6 +343,9 @@ class ShapeInference:
         else:
             return False
         return True
+
+    def _operand_value(self, node: program.Node, frame: Frame, position: int) -> Value | None:
+        return self.value(node.inputs[position], frame)
 
     def value(self, name: str, frame: Frame) -> Value | None:
         """A value that is the same in every run; None where it is not, or would be too large or dear to work out."""

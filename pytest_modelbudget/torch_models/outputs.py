@@ -87,10 +87,7 @@ def _is_code(value: Any) -> bool:
 
 
 def returned_tensors(result: Any) -> tuple[torch.Tensor, ...]:
-    """All tensors that a model returns.
-
-    Raises TraceError for a result without a tensor, and for one with a part that cannot be looked into.
-    """
+    """All tensors that a model returns."""
     found = tuple(_tensors(result, {}, refuses=True))
     if not found:
         raise TraceError(

@@ -52,10 +52,7 @@ class ScriptCalls:
         return call
 
     def _formed(self, called: Any) -> tuple[Any, bool]:
-        """The copy of a script that is run, None where it has no graph; and whether it makes lists of values.
-
-        Raises TraceError for ``torch.jit.fork`` and NeedsMemoryError for what no tensor without memory can answer.
-        """
+        """The copy of a script that is run, None where it has no graph; and whether it makes lists of values."""
         is_method = isinstance(called, torch.ScriptMethod)
         if is_method and script_type(called.owner).qualified_name().startswith(IN_CPP):
             return None, False

@@ -92,10 +92,7 @@ class ChangedModule:
 
 @contextmanager
 def weights_untouched(model: nn.Module) -> Iterator[None]:
-    """Refuse a transform that writes into these parameters or buffers, or exchanges them.
-
-    Raises TransformError with the first one: the copy, made before, would not show it.
-    """
+    """Refuse a transform that writes into these parameters or buffers, or exchanges them."""
     before = checksums(model)
     yield
     after = checksums(model)

@@ -161,10 +161,7 @@ BLOCK = 2**17  # weights that are rounded at a time, which a cache keeps
 
 
 def on_grid(weight: Values, grid: Grid, axes: Sequence[int], group: int = 0, *, name: str = "") -> OnGrid:
-    """The integers nearest to a weight, on one grid for each index along axes, or group of the weights behind it.
-
-    Raises TransformError for values that no grid has, and where an integer is further off than rounding explains.
-    """
+    """The integers nearest to a weight, on one grid for each index along axes, or group of the weights behind it."""
     if not np.isfinite(weight).all():
         raise TransformError(f"quantize: {name} has NaN or Inf, which no integer stands for: keep its layer")
     order = (*axes, *(axis for axis in range(weight.ndim) if axis not in axes))
