@@ -125,29 +125,15 @@ def _by_breadth(buffers: Sequence[Buffer]) -> list[int]:
     return list(dict.fromkeys(order))
 
 
-def _by_start(buffers: Sequence[Buffer]) -> list[int]:
-    return sorted(range(len(buffers)), key=lambda index: (buffers[index].life.first, -buffers[index].nbytes))
-
-
-def _by_area(buffers: Sequence[Buffer]) -> list[int]:
-    """Largest product of bytes and life first."""
-    return sorted(range(len(buffers)), key=lambda index: -buffers[index].nbytes * buffers[index].life.steps)
-
-
-def _shuffled(buffers: Sequence[Buffer]) -> Iterator[list[int]]:
-    """Orders by size in which sizes are scaled at random, the same in every run."""
-    random = Random(0)
-    for _ in range(SHUFFLES):
-        scaled = [buffer.nbytes * random.uniform(0.5, 1.5) for buffer in buffers]
-        yield sorted(range(len(buffers)), key=lambda index: -scaled[index])
-
-
 def _best(buffers: Sequence[Buffer]) -> Iterator[Order]:
     yield _by_size(buffers)
     yield _by_breadth(buffers)
-    yield _by_start(buffers)
-    yield _by_area(buffers)
-    yield from _shuffled(buffers)
+    yield sorted(range(len(buffers)), key=lambda index: (buffers[index].life.first, -buffers[index].nbytes))
+    yield sorted(range(len(buffers)), key=lambda index: -buffers[index].nbytes * buffers[index].life.steps)
+    random = Random(0)  # orders by size in which sizes are scaled at random, the same in every run
+    for _ in range(SHUFFLES):
+        scaled = [buffer.nbytes * random.uniform(0.5, 1.5) for buffer in buffers]
+        yield sorted(range(len(buffers)), key=lambda index: -scaled[index])
 
 
 PLANNERS: Mapping[str, Callable[[Sequence[Buffer]], Iterable[Order]]] = MappingProxyType(

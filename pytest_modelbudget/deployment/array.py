@@ -33,10 +33,7 @@ class Product:
 
 @dataclass(frozen=True, slots=True)
 class Array:
-    """R rows × C columns of multipliers. dataflow names what stays in place: a key of ``DATAFLOWS``.
-
-    Raises DeviceError for an array without cells, and for an unknown dataflow.
-    """
+    """R rows × C columns of multipliers. dataflow names what stays in place: a key of ``DATAFLOWS``."""
 
     rows: int
     columns: int

@@ -80,10 +80,7 @@ class Device:
     source: str = ""
 
     def holding(self, what: str) -> Memory | None:
-        """The memory that holds weights, or activations; None where the profile names none.
-
-        Raises DeviceError where several do: which one is then not said.
-        """
+        """The memory that holds weights, or activations; None where the profile names none."""
         memories = [memory for memory in self.memories if what in memory.holds]
         if len(memories) > 1:
             names = " and ".join(memory.name for memory in memories)

@@ -43,7 +43,8 @@ def best_order(graph: Graph, *, most_states: int = MOST_STATES) -> BestOrder:
     """The order with the least peak. Operations of loop bodies stay where they are, and all others around them."""
     program = _Program(graph)
     order: list[int] = []
-    bound = _least_of_any_order(graph)
+    edges = [{tensor.storage for tensor in edge} for edge in (graph.inputs, graph.outputs)]  # of every order
+    bound = max(sum(storage.nbytes for storage in edge if storage.is_activation) for edge in edges)
     for part in program.parts():
         run, proved = _Search(part, at_least=bound, most_states=most_states).run()
         bound = max(bound, proved)
@@ -64,12 +65,6 @@ def reordered(graph: Graph, order: Sequence[int]) -> Graph:
 def _peak(graph: Graph, order: Sequence[int]) -> int:
     program = reordered(graph, order)
     return max(live_nbytes(lifetimes(program), positions=max(len(order), 1)))
-
-
-def _least_of_any_order(graph: Graph) -> int:
-    """What lives at the start and at the end, in whatever order."""
-    storages = [{tensor.storage for tensor in edge} for edge in (graph.inputs, graph.outputs)]
-    return max(sum(storage.nbytes for storage in edge if storage.is_activation) for edge in storages)
 
 
 # What must come before what.

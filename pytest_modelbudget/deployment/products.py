@@ -169,11 +169,6 @@ def _projected_attention(*, x: Tensor, weight: Tensor, attributes: Attributes, p
     return projection, *_two_products(attention.projected_scores(x=x, weight=weight, attributes=attributes, past=past))
 
 
-def _gated_bias(*, x: Tensor, weight: Tensor) -> Products:
-    """A row for each head of each query: x (..., h·e), weight (e, d)."""
-    return (Product(x.elements // weight.shape[0], *weight.shape),)
-
-
 def _linear_cross_entropy(*, x: Tensor, weight: Tensor, attributes: Attributes) -> Products:
     """x (n, k) · weightᵀ (classes, k); of the logits' gradient (n, classes) that by weight, and that turned by x."""
     features, classes = x.shape[-1], weight.shape[0]
@@ -190,23 +185,6 @@ def _trilinear(*, x: Tensor, weight: Tensor, y: Tensor) -> Products:
     return _bilinear(x=x, y=y, weight=weight)
 
 
-def _gated(*, x: Tensor, out: Tensor) -> Products:
-    """The gate and what it gates, each of x (..., k) and as wide as the result."""
-    k, n = x.shape[-1], out.shape[-1]
-    return (Product(x.elements // k, k, n),) * 2
-
-
-def _projections(*, x: Tensor, attributes: Attributes) -> Products:
-    """Queries, keys and values of x (..., k)."""
-    k = x.shape[-1]
-    return tuple(Product(x.elements // k, k, int(str(attributes[width]))) for width in ("Nq", "Nkv", "Nkv"))
-
-
-def _row_gate(*, gate: Tensor, weight: Tensor | None = None) -> Products:
-    """Rows (..., k) times a weight (k, 1), where there is one."""
-    return () if weight is None else (Product(gate.elements // gate.shape[-1], gate.shape[-1], 1),)
-
-
 FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
     {
         convolution.convolution_macs: _convolution,
@@ -214,7 +192,6 @@ FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
         convolution.either_convolution_macs: _either_convolution,
         convolution.time_first_macs: _time_first,
         attention.tokens_first_macs: _of_scores(attention.tokens_first_scores),
-        elementwise.row_gate_macs: _row_gate,
         dense.linear_macs: _matrix_product,
         dense.turned_macs: _matrix_product,
         dense.inner_macs: _inner,
@@ -231,10 +208,7 @@ FORMULAS: Mapping[Formula, Callable[..., Products]] = MappingProxyType(
         attention.multi_head_macs: _of_scores(attention.multi_head_scores),
         attention.grouped_query_macs: _of_scores(attention.grouped_query_scores),
         attention.projected_macs: _projected_attention,
-        attention.gated_bias_macs: _gated_bias,
         attention.native_attention_macs: _native_attention,
         attention.encoder_layer_macs: _encoder_layer,
-        dense.gated_macs: _gated,
-        dense.projections_macs: _projections,
     }
 )

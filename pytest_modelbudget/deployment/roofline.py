@@ -42,10 +42,7 @@ class Prices:
     of_byte: str
 
     def of(self, *, macs: int, dtype: str, weights: int, activations: int) -> TimeBound:
-        """What one operation takes on each side: for MACs of operands of a type, and for bytes that it moves.
-
-        Raises UnmeasurableError, which names it, for a figure that the operation needs and the profile lacks.
-        """
+        """What one operation takes on each side: for MACs of operands of a type, and for bytes that it moves."""
         sides: dict[str, Fraction] = {}
         if macs:
             sides[COMPUTE] = macs * self._known(self.macs.get(dtype), f"{self.of_mac} of {dtype} MACs")

@@ -1,13 +1,12 @@
 """What a change made of a model, as the comparison takes it."""
 
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 
 from pytest_modelbudget.equivalence.claim import Bound, Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.formats.model import Change, Model, Product
+from pytest_modelbudget.formats.model import Change, Model
 
 LEAST = 6.0  # dB: below it a floor hardly tells a quantiser from zeros, which have 0 dB
 
@@ -43,7 +42,6 @@ class Changed:
     """A changed model, and what is known of the change.
 
     - partial_sums: the largest number of sums per output that are rounded to the storage type.
-    - promised: the products of the graph that was measured, which a run must execute.
     - upcasts: its float64 twin is the changed model itself, upcast; none of its weights is worked out anew.
     - follows: it can be made again of the original with redrawn weights.
     - made_apart: its weights may have been rounded on another way than the original's.
@@ -57,7 +55,6 @@ class Changed:
     model: Model
     changes: tuple[Change, ...] = ()
     partial_sums: int = 1
-    promised: Counter[Product] | None = None
     upcasts: bool = False
     follows: bool = True
     made_apart: bool = False

@@ -6,7 +6,6 @@ whatever makes a second model of one.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Collection, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -31,7 +30,6 @@ from pytest_modelbudget.equivalence.layers import (
     largest_loss,
     layer_error,
 )
-from pytest_modelbudget.equivalence.products import disagreement, keeps
 from pytest_modelbudget.equivalence.runs import OriginalRuns, Pair, Results, original_runs
 from pytest_modelbudget.equivalence.unexecuted import untaken
 from pytest_modelbudget.equivalence.unread_weights import unread
@@ -202,7 +200,6 @@ class Comparison:
         self.pair = pair
         self.before = before
         self._claim = claim
-        self._keeps_promise = False  # a run multiplied what the graph says
         self._coverage = models.Coverage()  # of the second model
         self._replaced, self._remade = (WrongLayers(pair.dtype) for _ in range(2))
 
@@ -219,7 +216,8 @@ class Comparison:
             words = f"{_these(unseen, names)} not move with its inputs: nothing could be seen"
             return judgement.Equivalence(Outcome.UNKNOWN, claim.kind, words, weights, seeds=claim.seeds)
         after = self.second_runs()
-        wrong = self._wrong_layers(after)
+        is_apart = claim.kind is not Kind.EXACT_ALGEBRA or after.structure
+        wrong = () if is_apart else (*self._replaced.pairs(), *self._remade.pairs())  # by step 1, in order
         unmoved = (f"{_these(still, names)} not move with its inputs",) if still else ()
         notes = (*self.pair.original.inputs.notes, *self.pair.changed.notes, *self.before.notes)
         result = self._judged(after, (*notes, *unmoved, *after.notes), wrong)
@@ -299,24 +297,13 @@ class Comparison:
                 exact, notes = begun.result() if begun else self._exact_runs()
         structure = [*_unlike(before.stored, stored, types=True)]
         structure += _unlike(before.exact, exact or before.exact, types=False)
-        structure += (*self._disagreements(stored), *self._replaced.shapes())
+        structure += self._replaced.shapes()
         return SecondRuns(stored, exact, tuple(dict.fromkeys(structure)), notes)
 
     def _run_stored(self, inputs: Arrays) -> models.Run:
-        """A run in the model's own type; what it multiplies is counted until a whole run kept the promise."""
-        promised = self.pair.measured.promised
-        counts = promised is not None and not self._keeps_promise
-        given = {} if counts else self.before.shared_stored.take(inputs)
-        watch = models.Watch(counts=counts, given=given, coverage=self._coverage)
-        run = self._run_second(self.pair.second, inputs, watch)
-        if promised is not None and run.executed is not None:
-            self._keeps_promise = self._keeps(run.executed, promised)
-        return run
-
-    def _keeps(self, executed: Counter[models.Product], promised: Counter[models.Product]) -> bool:
-        """Whether a run multiplied what was promised, on any way that values may take."""
-        routes = models.must_run(self.pair.measured.model).counted_routes
-        return keeps(executed, promised) or any(keeps(executed, route) for route in routes())
+        """A run in the model's own type."""
+        watch = models.Watch(given=self.before.shared_stored.take(inputs), coverage=self._coverage)
+        return self._run_second(self.pair.second, inputs, watch)
 
     def _run_second(self, model: models.RunnableModel, inputs: Arrays, watch: models.Watch) -> models.Run:
         """A run of the second model, whose inputs and outputs may have names of their own."""
@@ -352,28 +339,6 @@ class Comparison:
                 if before.shape == after.shape:  # else one name for two things
                     self._remade.compare(scope, before, after)
         return replace(run, values={})
-
-    def _disagreements(self, stored: Results) -> Iterator[str]:
-        """What runs have multiplied otherwise than the graph says.
-
-        A model may loop over its rows: where no run so far kept the promise, inputs of the very
-        shapes that the graph was measured on decide.
-        """
-        promised = self.pair.measured.promised
-        runs = [run.executed for batch in stored for run in batch if run.executed is not None]
-        if promised is None or not runs or self._keeps_promise:
-            return
-        inputs = drawn(self.pair.original.inputs.specs, Row(FAMILIES[0], 0), SCALES[0])
-        executed = self._run_stored(inputs).executed
-        assert executed is not None, "a model that counted what it multiplies does so again"
-        if not self._keeps(executed, promised):
-            yield disagreement(executed, promised)
-
-    def _wrong_layers(self, after: SecondRuns) -> Sequence[judgement.OutputPair]:
-        """Changed layers that step 1 finds wrong, in the order of execution."""
-        if self._claim.kind is not Kind.EXACT_ALGEBRA or after.structure:
-            return ()
-        return (*self._replaced.pairs(), *self._remade.pairs())
 
     def pairs(self, after: SecondRuns) -> Iterator[judgement.OutputPair]:
         """Outputs of all runs, pooled by name and family; none where their structure differs."""

@@ -78,8 +78,9 @@ class _Pair:
         What enters here is the same in both.
         """
         entering = (
-            self._in_context(model, branch) and self._in_context(model, branch._replace(body=_entering(branch.body)))
-            for model, branch in ((self.first, mine), (self.second, its))
+            self._in_context(model, each)
+            and self._in_context(model, each._replace(body=Graph((), each.body.inputs, each.body.inputs)))
+            for model, each in ((self.first, mine), (self.second, its))
         )
         elsewhere = {_key(each): each for each in self.second.branches if each.executed}
         return self._are_same(*entering) and any(
@@ -116,11 +117,6 @@ class _Pair:
 def _is_one_stored(first: Branches, second: Branches) -> IsSameStored:
     """Whether two stored tensors have one name, by which they are compared; or are one."""
     return lambda mine, its: mine.storage is its.storage or first.name_of(mine) == second.name_of(its) != ""
-
-
-def _entering(body: Graph) -> Graph:
-    """The values that a branch reads from outside, as a program that gives them."""
-    return Graph((), body.inputs, body.inputs)
 
 
 def _key(branch: Branch) -> tuple[str, str]:

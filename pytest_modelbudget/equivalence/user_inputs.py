@@ -44,11 +44,7 @@ class GivenInputs:
 
 
 def given_rows(given: GivenInputs, specs: Mapping[str, TensorSpec]) -> tuple[Rows, tuple[str, ...]]:
-    """The inputs of every call, each in the shapes and types of the specs, and notes.
-
-    Raises InputError, in one sentence, for a file that is not there or broken, for names, types and
-    sizes that are not the model's, and for NaN and Inf.
-    """
+    """The inputs of every call, each in the shapes and types of the specs, and notes."""
     rows: list[Arrays] = []
     calls, notes = calls_of(given)
     for arrays in calls:

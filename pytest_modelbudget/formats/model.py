@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections import Counter
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -140,24 +139,19 @@ class LayerOutput:
     is_constant: bool = False
 
 
-# An operator, and the shape of the weight that it reads: () of one without a name, None untold.
-Product = tuple[str, "tuple[int, ...] | None"]
-
-
 @dataclass(frozen=True, slots=True)
 class Run:
     """What a run returned, and what was seen of it on the way.
 
     structure spells the containers around the outputs; it is "" in a format that has none. values
-    are those that were watched by name, layers the outputs of layers, executed what was multiplied. is_compiled says
-    that the model has compiled code, which ran as it is written.
+    are those that were watched by name, layers the outputs of layers. is_compiled says that the model has compiled
+    code, which ran as it is written.
     """
 
     outputs: tuple[Output, ...]
     structure: str = ""
     values: Mapping[str, Any] = field(default_factory=dict)
     layers: tuple[LayerOutput, ...] = ()
-    executed: Counter[Product] | None = None
     is_compiled: bool = False
 
 
@@ -244,16 +238,15 @@ class Watch:
     names are values on the way. given are values of another run, which need not be computed again.
     layers asks for the outputs of layers: of all, and where these names are asked after, of everything
     between them that may be one of those under another name. compare gets the scope of each
-    operation that took another's place, what that one gives, and what this one does. counts asks
-    what is multiplied. coverage gets what the run reaches of the model, probe what layers give while it runs. compiles
-    asks for nothing of that, and for compiled code as its user runs it, which is run as it is written else.
+    operation that took another's place, what that one gives, and what this one does. coverage gets what
+    the run reaches of the model, probe what layers give while it runs. compiles asks for nothing of that,
+    and for compiled code as its user runs it, which is run as it is written else.
     """
 
     names: Collection[str] = ()
     given: Mapping[str, Any] = field(default_factory=dict)
     layers: Collection[str] | None = None
     compare: Callable[[str, Values, Values], None] | None = None
-    counts: bool = False
     coverage: Coverage | None = None
     probe: Probe | None = None
     compiles: bool = False
@@ -378,14 +371,6 @@ class RunnableModel(ABC):
     def drawn_names(self) -> frozenset[str]:
         """Under which names redrawing draws."""
         return frozenset()
-
-    def counted_products(self) -> Counter[Product] | None:
-        """What its graph multiplies, where its runs can be compared with that."""
-        return None
-
-    def counted_routes(self) -> Sequence[Counter[Product]]:
-        """The same for every way that values may take through it; none where they decide nothing."""
-        return ()
 
     def stored(self) -> Mapping[str, Callable[[], Values]]:
         """What reads the values of each stored floating tensor, by name."""

@@ -357,11 +357,7 @@ EXTRAS = {"torch": "torch", "torchvision": "vision", "onnx": "onnx", "onnxruntim
 
 
 def resolved(target: str) -> object:
-    """What ``module:attribute`` names; attributes may be dotted.
-
-    Raises SourceError where it names nothing, or importing it raises; MissingExtraError where an extra brings what it
-    imports.
-    """
+    """What ``module:attribute`` names; attributes may be dotted."""
     module_name, colon, attribute = target.partition(":")
     if not colon or not module_name or not attribute:
         raise SourceError(f"'{target}' is not module:callable, as in torchvision.models:resnet18")
@@ -416,10 +412,7 @@ def file_meant(path: Path) -> str:
 
 
 def made(value: Any) -> Any:
-    """An argument as it is handed over: every call in it made, also in lists and mappings.
-
-    Raises SourceError where a call names nothing that can be called, or raises.
-    """
+    """An argument as it is handed over: every call in it made, also in lists and mappings."""
     if isinstance(value, Call):
         maker = resolved(value.target)
         if not callable(maker):

@@ -150,10 +150,7 @@ def format_table(extensions: Iterable[Format] = ()) -> Mapping[str, Format]:
 
 
 def beside(second: ModelSource, first: ModelSource, formats: Mapping[str, Format]) -> ModelSource:
-    """A model that is compared with another one: on the inputs of that one, unless it brings its own.
-
-    Raises TransformError where neither can be.
-    """
+    """A model that is compared with another one: on the inputs of that one, unless it brings its own."""
     format, original = (formats[each.format] for each in (second, first))
     if format.brings_inputs:
         # What is given for the first, another engine's files know by other names, or not at all.

@@ -64,7 +64,8 @@ class _Feeders:
         merged = replace(pair.feeder, outputs=outputs, mutates=mutates, **changes)  # type: ignore[arg-type]
         merged = as_written(pair.feeder, merged)
         self._program.ops[pair.feeder_at], self._program.ops[pair.at] = merged, None
-        self._program.replace_tensor(before, result)
+        if before is not result:  # what works in place may name its result as its operand
+            self._program.replaced[before] = result  # for shapes that are asked for, and layers
         self._writer[result.storage] = pair.feeder_at
 
 

@@ -27,10 +27,7 @@ IN_PLACE = ("none", "elementwise", "depthwise")
 
 @dataclass(frozen=True, slots=True)
 class Lowering:
-    """The passes of a device's compiler; see docs/devices.md. dtype "" leaves types as they are written.
-
-    Raises DeviceError for a type or a way of working in place that is none.
-    """
+    """The passes of a device's compiler; see docs/devices.md. dtype "" leaves types as they are written."""
 
     fold_batchnorm: bool = True
     fuse_activations: tuple[str, ...] = ("relu", "clamp")

@@ -37,7 +37,7 @@ class Program:
         self.inputs, self.outputs, self.states = graph.inputs, graph.outputs, graph.states
         self.done: list[Step] = []
         self.left: list[Step] = []
-        self._replaced: dict[Tensor, Tensor] = {}
+        self.replaced: dict[Tensor, Tensor] = {}
 
     def rule(self, op: Op) -> OpRule | None:
         return self.rules.get(op.name)
@@ -68,11 +68,6 @@ class Program:
                 readers[storage].append(position)
         return readers
 
-    def replace_tensor(self, old: Tensor, new: Tensor) -> None:
-        """Have whatever still names a tensor (what asks for its shape, and layers) name another one."""
-        if old is not new:  # what works in place may name its result as its operand
-            self._replaced[old] = new
-
     def tensors(self) -> Iterator[Tensor]:
         """Every tensor, as often as it is named."""
         for op in self.ops:
@@ -101,10 +96,10 @@ class Program:
             tuple(map(new, part)) for part in (self.inputs, self.outputs, self.states)
         )
         self.weights = [replace(weight, tensor=new(weight.tensor)) for weight in self.weights]
-        self._replaced.update(relocated.copies)
+        self.replaced.update(relocated.copies)
 
     def became(self) -> Mapping[Tensor, Tensor]:
-        return {tensor: self._current(tensor) for tensor in self._replaced}
+        return {tensor: self._current(tensor) for tensor in self.replaced}
 
     def graph(self) -> Graph:
         """The graph so far."""
@@ -113,6 +108,6 @@ class Program:
         return replace(self._graph, ops=ops, inputs=self.inputs, outputs=self.outputs, weights=weights, states=states)
 
     def _current(self, tensor: Tensor) -> Tensor:
-        while tensor in self._replaced:
-            tensor = self._replaced[tensor]
+        while tensor in self.replaced:
+            tensor = self.replaced[tensor]
         return tensor

@@ -126,11 +126,8 @@ def _contracted(fan_in: FanIn, read: Read) -> Read:
 
 def _own_axes(fan_in: FanIn, shape: tuple[int, ...], strides: tuple[int, ...]) -> tuple[int, ...]:
     """The axes of a weight over which nothing is summed, outermost first."""
-
-    def summed_without(axis: int) -> int:
-        return fan_in((*shape[:axis], 1, *shape[axis + 1 :]))
-
-    own = (axis for axis, size in enumerate(shape) if size > 1 and summed_without(axis) == fan_in(shape))
+    without = [(*shape[:axis], 1, *shape[axis + 1 :]) for axis in range(len(shape))]
+    own = (axis for axis, size in enumerate(shape) if size > 1 and fan_in(without[axis]) == fan_in(shape))
     return tuple(sorted(own, key=lambda axis: -strides[axis]))
 
 

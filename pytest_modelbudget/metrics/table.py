@@ -37,10 +37,7 @@ METRICS: tuple[Metric, ...] = (
 
 
 def metric_table(extra: Iterable[Metric] = ()) -> Mapping[str, Metric]:
-    """Metrics by YAML key, an extension's after the project's own.
-
-    Raises ExtensionError where a key is claimed twice.
-    """
+    """Metrics by YAML key, an extension's after the project's own."""
     table: dict[str, Metric] = {}
     for metric in (*METRICS, *extra):
         if metric.key in table:

@@ -21,10 +21,7 @@ NO_MEMORY = "ONNX Runtime does not say how much memory a call holds: limit peak_
 
 
 def time_calls(model: onnx.ModelProto, inputs: Feeds, plan: Plan) -> Timing:
-    """What the calls of one session take, from arrays to arrays.
-
-    Raises MissingDeviceError where ONNX Runtime is built without the device, TransformError for a plan of memory.
-    """
+    """What the calls of one session take, from arrays to arrays."""
     provider = PROVIDERS[plan.device]
     if provider not in onnxruntime.get_available_providers():
         raise MissingDeviceError(f"the installed ONNX Runtime has no {provider}")

@@ -169,17 +169,6 @@ def _projected(call: Call) -> Results:
     return [call.typed(batch, length, width), call.typed(2, batch, heads, keys, width // heads)]
 
 
-def _paged(call: Call) -> Results:
-    """PagedAttention: (tokens, h·v) of queries (tokens, h·e) alone, or with keys and values (tokens, (h + 2·h')·e).
-
-    Its caches are the memory of those before, which results here have none of: nothing is known of them.
-    """
-    tokens, width = call.sizes(0)
-    heads, groups = call.integer("num_heads"), call.integer("kv_num_heads")
-    e = width // (heads if call.has(1) else heads + 2 * groups)
-    return [call.typed(tokens, heads * call.integer("v_head_size", e))]
-
-
 def _rows(call: Call) -> int:
     """Rows of x (n, k); x (k,) is one."""
     x = call.sizes(0)
@@ -241,7 +230,6 @@ ROWS: Mapping[str, Callable[[Call], Results]] = {
     "com.microsoft::DecoderMaskedMultiHeadAttention": _decoder_multi_head,
     "com.microsoft::Attention": _projected,
     "com.microsoft::GroupQueryAttention": _cached,
-    "com.microsoft::PagedAttention": _paged,
     "com.microsoft::SkipLayerNormalization": _skipped,
     "com.microsoft::SkipSimplifiedLayerNormalization": _skipped,
     "ai.onnx.ml::ArrayFeatureExtractor": _extracted,

@@ -454,12 +454,12 @@ def read_if(node: Node, frame: Frame, reading: Reading) -> Flow:
         body = bodies["then_branch" if condition.any() else "else_branch"]
         return _taken(node, body, reading.read_body(frame.inside(body), node.scope), Flow())
     flow, read = _readable(node, frame, bodies, reading)
-    if _has_other_results(node, {name: _results(bodies[name], branch) for name, branch in read.items()}, frame):
+    given = {name: _results(bodies[name], branch) for name, branch in read.items()}
+    shapes = {tuple(known.shape for _, known in values) for values in given.values()}
+    if len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs):
         why = "its branches give different shapes, and which one is taken is not known"
         flow.add(reading.unmeasured(node, frame, why))
-    ways = {
-        name: way(each.ops, [t for t, _ in _results(bodies[name], each)], each.forks) for name, each in read.items()
-    }
+    ways = {name: way(each.ops, [t for t, _ in given[name]], each.forks) for name, each in read.items()}
     counted = max(sorted(read, reverse=True), key=lambda name: _cost(ways[name], reading.rules))
     choice = reading.choice(node.inputs[:1], frame)
     flow.notes.append(f"If '{node.place}' is counted as its dearer branch, {counted}{choice}")
@@ -487,12 +487,6 @@ def _readable(
             raise misfit
         flow.add(_left(node, frame, f"its {name} is not counted: {misfit}", reading, [name]))
     return flow, read
-
-
-def _has_other_results(node: Node, results: Mapping[str, Sequence[Value]], frame: Frame) -> bool:
-    """Whether results whose shapes differ between branches are read."""
-    shapes = {tuple(known.shape for _, known in values) for values in results.values()}
-    return len(shapes) > 1 and any(frame.body.uses(name) for name in node.outputs)
 
 
 def _results(body: Body, branch: Flow) -> list[Value]:

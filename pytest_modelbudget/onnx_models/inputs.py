@@ -38,10 +38,7 @@ def upcast(inputs: Feeds) -> Feeds:
 
 
 def tensors_in(name: str, value: Any) -> Iterator[tuple[str, Any]]:
-    """A value that is a tensor, or those of a sequence 's' as 's.0', 's.1' and so on.
-
-    Raises TransformError for a map and for an optional value that is not there.
-    """
+    """A value that is a tensor, or those of a sequence 's' as 's.0', 's.1' and so on."""
     if isinstance(value, list):
         for position, part in enumerate(value):
             yield from tensors_in(f"{name}.{position}", part)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -235,15 +235,17 @@ class OnnxModel(formats.RunnableModel):
         session = self._session(tuple(dict.fromkeys((*names, *layers, *asked, *probed))), frozenset(watch.given))
         values = session({**(upcast(inputs) if self.is_exact else inputs), **watch.given})
         if watch.probe is not None:
-            for value in layer_values(probed, values):
-                watch.probe.take(value)
+            for name, node in probed.items():
+                dtype = getattr(values[name], "dtype", np.dtype(object))
+                if dtype.kind in "fiuV":  # numbers, in float64 where numpy has not their type
+                    numbers = as_numbers(values[name])
+                    watch.probe.take(formats.LayerValue(name, node.scope, node.proto.op_type, dtype.name, numbers))
         if partly is not None and watch.coverage is not None:
             partly.add_to(watch.coverage, {**inputs, **values}.__getitem__)
         return formats.Run(
             outputs_of(values, self.program.graph),
             values={name: values[name] for name in names},
             layers=self._layer_outputs(layers, values) if layers else (),
-            executed=Counter((name, None) for name in session.executed().elements()) if watch.counts else None,
         )
 
     def timed(self, inputs: formats.Arrays, plan: Plan) -> Timing:
@@ -322,15 +324,6 @@ class OnnxModel(formats.RunnableModel):
 def write(model: OnnxModel, file: Path) -> None:
     """Write a model with its weights, as it was judged."""
     write_model(model.proto, file)
-
-
-def layer_values(nodes: Mapping[str, Node], values: Mapping[str, Any]) -> Iterator[formats.LayerValue]:
-    """What nodes gave, by the names of their results: numbers, in float64 where numpy has not their type."""
-    for name, node in nodes.items():
-        value = values[name]
-        dtype = getattr(value, "dtype", np.dtype(object))
-        if dtype.kind in "fiuV":
-            yield formats.LayerValue(name, node.scope, node.proto.op_type, dtype.name, as_numbers(value))
 
 
 @dataclass(frozen=True, eq=False)

@@ -42,11 +42,6 @@ def _names(model: onnx.ModelProto) -> Iterator[str]:
             yield from node.output
 
 
-def path_within(node: NodeProto) -> str:
-    """The beginning of a node's name that keeps another in the same module."""
-    return node.name if "/" in node.name else f"{node.name or node.output[0]}/"
-
-
 class Replacement:
     """What takes the place of one node: more nodes, and tensors for them to read.
 
@@ -59,7 +54,7 @@ class Replacement:
         self.stored: list[TensorProto] = []
         self._stem = stem
         self._scope = node.scope
-        self._path = path_within(node.proto)
+        self._path = node.proto.name if "/" in node.proto.name else f"{node.proto.name or node.proto.output[0]}/"
 
     def named(self, part: str) -> "Replacement":
         """The same replacement, for nodes whose names say which part of it they are."""

@@ -128,14 +128,11 @@ def names_read(nodes: Iterable[NodeProto]) -> set[str]:
         names.update(node.input)
         for attribute in node.attribute:
             if attribute.type == AttributeProto.GRAPH:
-                names |= _read_from_outside(attribute.g)
+                body = attribute.g
+                own = {value.name for value in (*body.input, *body.initializer)}
+                own.update(name for each in body.node for name in each.output)
+                names |= (names_read(body.node) | {value.name for value in body.output}) - own
     return names
-
-
-def _read_from_outside(body: onnx.GraphProto) -> set[str]:
-    own = {value.name for value in (*body.input, *body.initializer)}
-    own.update(name for node in body.node for name in node.output)
-    return (names_read(body.node) | {value.name for value in body.output}) - own
 
 
 def symbols_of(graph: onnx.GraphProto) -> set[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import repeat
 
@@ -61,14 +61,6 @@ def _origins(names: Iterable[str], frame: Frame) -> Iterator[tuple[str, Frame]]:
         waiting += [(read, home) for read in maker.reads] if maker else ()
 
 
-def _on_unowned(constants: Sequence[Tensor]) -> Iterator[str]:
-    """A note on constants of the program that count as parameters, as they may have been trained."""
-    if constants:
-        elements, several = sum(each.elements for each in constants), len(constants) > 1
-        named = some_of(f"'{each.name}' ({'x'.join(map(str, each.shape))})" for each in constants)
-        yield f"params has {elements:,} from constant{'s' * several} that no layer owns: {named}"
-
-
 class GraphReader:
     """Turns one model into a graph; ops, weights and notes grow as its nodes are read."""
 
@@ -112,7 +104,11 @@ class GraphReader:
         if self._symbols:
             self._flow.notes.append(unbound(self._symbols))
         self._flow.notes.extend(_notes_on_shapes(frame, self.shapes.decided))
-        self._flow.notes.extend(_on_unowned(self._unowned))
+        if self._unowned:  # constants of the program that count as parameters, as they may have been trained
+            elements, several = sum(each.elements for each in self._unowned), len(self._unowned) > 1
+            named = some_of(f"'{each.name}' ({'x'.join(map(str, each.shape))})" for each in self._unowned)
+            note = f"params has {elements:,} from constant{'s' * several} that no layer owns: {named}"
+            self._flow.notes.append(note)
         states = tuple([tensor for tensor in self._flow.states if tensor.storage.is_activation])
         ops, forks = tuple(self._flow.ops), tuple(self._flow.forks)
         return Graph(ops, inputs, outputs, tuple(self._weights), forks=forks, states=states)

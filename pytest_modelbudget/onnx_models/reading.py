@@ -332,10 +332,7 @@ PAGE = 4096  # bytes; onnx's documentation asks for offsets that are multiples o
 
 
 def write_model(model: onnx.ModelProto, path: Path, *, largest: int = LARGEST_MESSAGE) -> None:
-    """Write a model; weights too large for one message lie in a file beside it, FILE.data.
-
-    Raises TransformError where the file cannot be written.
-    """
+    """Write a model; weights too large for one message lie in a file beside it, FILE.data."""
     weights = sum(_nbytes(tensor) for tensor in model.graph.initializer)
     beside = weights + ROOM_FOR_NODES > largest
     try:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from ctypes import string_at
@@ -316,10 +315,6 @@ class OnnxRun:
         steps = {} if steps is None else steps
         self._steps = [steps.setdefault(piece.key, Step(piece)) for piece in cut]
 
-    def executed(self) -> Counter[str]:
-        """How often each operator is in the pieces that are run, by its name in rules."""
-        return Counter(protos.op_name(node) for step in self._steps for node in step.piece.nodes)
-
     def __call__(self, inputs: Feeds) -> Feeds:
         """Outputs in the graph's order, then watched values, by name.
 
@@ -447,7 +442,11 @@ def _engine(piece: Piece, feeds: Feeds, frame: onnx.ModelProto, weights: Weights
     if piece.engine == REFERENCE:
         return ReferenceEvaluator(made, new_ops=OWN_OPERATORS)
     engine = session(made, large)
-    return Session(engine, fed, any(map(_is_lacked, (*engine.get_inputs(), *engine.get_outputs()))))
+    types = [str(value.type) for value in (*engine.get_inputs(), *engine.get_outputs())]
+    return Session(engine, fed, any(each.startswith(LACKED) for each in types))
+
+
+LACKED = ("tensor(bfloat16", "tensor(float8", "tensor(int4", "tensor(uint4")  # which numpy has not
 
 
 @dataclass(frozen=True, slots=True)
@@ -465,11 +464,6 @@ class Session:
             return list(self.session.run(outputs, own))
         results = self.session.run_with_ort_values(outputs, {name: _ort_value(array) for name, array in own.items()})
         return list(map(_array, results))
-
-
-def _is_lacked(value: Any) -> bool:
-    """Whether an input or output of a session is of a type that numpy has not."""
-    return str(value.type).startswith(("tensor(bfloat16", "tensor(float8", "tensor(int4", "tensor(uint4"))
 
 
 def _ort_value(array: Any) -> onnxruntime.OrtValue:

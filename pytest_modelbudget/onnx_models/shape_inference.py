@@ -186,13 +186,9 @@ class ShapeInference:
             is_news = self._take(frame, found)
             frame.believed.update(found if at > 1 else ())
             at, rounds = 0 if is_news and at else at + 1, rounds + 1
-        self._refuse_misfits([node for node in late if not node.bodies and self._is_onnx(node)], frame)
-
-    def _refuse_misfits(self, nodes: Iterable[program.Node], frame: Frame) -> None:
-        """Raise MisfitError for one of some nodes that cannot take operands of the types that are known by now."""
-        model = self._fragment(nodes, frame, apart=True)
-        with _misfits():
-            onnx.shape_inference.infer_shapes(model, True, True)
+        late = [node for node in late if not node.bodies and self._is_onnx(node)]
+        with _misfits():  # of nodes that cannot take operands of the types that are known by now
+            onnx.shape_inference.infer_shapes(self._fragment(late, frame, apart=True), True, True)
 
     def _take(self, frame: Frame, found: Mapping[str, ValueType]) -> bool:
         """Let values have these types where less is known of them; whether any is sized now that was not."""

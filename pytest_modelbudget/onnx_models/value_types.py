@@ -154,12 +154,8 @@ def _value_type(written: bytes) -> ValueType:
     tensor = proto.tensor_type
     if not tensor.HasField("shape"):
         return ValueType(tensor.elem_type)
-    return ValueType(tensor.elem_type, tuple([_dimension(size) for size in tensor.shape.dim]))
-
-
-def _dimension(size: onnx.TensorShapeProto.Dimension) -> Dimension:
-    """A size, the name of a symbol, or None."""
-    return symbol_of(size) or None if is_open(size) else size.dim_value
+    sizes = [symbol_of(size) or None if is_open(size) else size.dim_value for size in tensor.shape.dim]
+    return ValueType(tensor.elem_type, tuple(sizes))
 
 
 @lru_cache(maxsize=4096)

@@ -105,7 +105,8 @@ class StoredKinds:
             names = [str(name) for name in literal_eval(written)]
         except (SyntaxError, ValueError):
             return False
-        return not any(_is_of(name, owned) for name in names)
+        ends = ((name, at) for name in names for at, letter in enumerate(f"{name}_") if letter == "_")
+        return not any(name[:end] in owned for name, end in ends)
 
     def packed(self, tensor: program.StoredTensor) -> int | None:
         """Logical elements of a weight whose bytes hold several in a layout of their own."""
@@ -176,11 +177,6 @@ class StoredKinds:
                 becomes, finals = self._followed(name, True)
                 return role.weight or self._is_result(becomes) or any(map(_is_parameter, finals))
         return False
-
-
-def _is_of(name: str, owned: frozenset[str]) -> bool:
-    """Whether it is one of these names, perhaps with an ending."""
-    return any(name[:end] in owned for end, letter in enumerate(f"{name}_") if letter == "_")
 
 
 def _handed_on(use: program.Use, floating: bool) -> tuple[str, ...]:
@@ -303,13 +299,12 @@ def untrained(graph: program.Body, values: Values = values_inside) -> frozenset[
         sizes = [size for size in tensor.shape if size > 1 or tensor.is_literal]
         return test.holds(read.reshape(sizes) if read.size == prod(sizes) else read)
 
-    stored = ((name, _stored_as(name, bodies), test) for name, test in _traced_back(tests, graph))
-    return frozenset(name for name, same, test in stored if same and all(passes(tensor, test) for tensor in same))
-
-
-def _stored_as(name: str, bodies: Sequence[program.Body]) -> Sequence[program.StoredTensor]:
-    """What goes by one name, in one body or in several."""
-    return [body.stored[name] for body in bodies if name in body.stored]
+    found = set()
+    for name, test in _traced_back(tests, graph):
+        same = [body.stored[name] for body in bodies if name in body.stored]
+        if same and all(passes(tensor, test) for tensor in same):
+            found.add(name)
+    return frozenset(found)
 
 
 def _traced_back(tests: Iterable[tuple[str, Test]], graph: program.Body) -> Sequence[tuple[str, Test]]:

@@ -1,13 +1,13 @@
 """Attention called as one operator: query-key scores, softmax, and their product with values."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.dense import COLUMNS_OF, in_columns, in_product
-from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, X_SCALE, Role, roles
+from pytest_modelbudget.ops.role import BIAS, WEIGHT, WEIGHT_SCALE, WEIGHT_ZERO_POINT, X_SCALE, roles
 from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, OpRule, Over, under
 
 
@@ -302,11 +302,6 @@ def decided_by_data(why: str) -> Callable[[], int]:
     return macs
 
 
-def pages_read(*, key_cache: Tensor) -> Mapping[str, int]:
-    """Raises UnmeasurableError: nobody knows it before the run."""
-    raise UnmeasurableError("which pages of its cache it reads and writes, the data decide")
-
-
 def linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, attributes: Attributes) -> int:
     """A state (d_k, d_v) per head: k·vᵀ is added to it, q reads it, a delta rule reads it twice.
 
@@ -323,25 +318,6 @@ def packed_linear_attention_macs(*, query: Tensor, key: Tensor, value: Tensor, a
     state, states = key.shape[-1] * value.shape[-1], value.shape[1]
     delta = "delta" in str(attributes.get("update_rule", "gated_delta"))
     return query.shape[0] * state * (max(query.shape[1], states) + states * (1 + delta))
-
-
-def gated_bias_macs(*, x: Tensor, weight: Tensor) -> int:
-    """Queries (..., h·e), each head of them times a weight (e, d)."""
-    return x.elements * weight.shape[1]
-
-
-def gated_bias_flops(*, x: Tensor, weight: Tensor, out: Tensor) -> int:
-    """For each query and head: its bias e, then d biases, d summed to two gates, 2 sigmoids, and 4 to one factor.
-
-    With that the bias of each score is multiplied. Source: GatedRelativePositionBias of com.microsoft.
-    """
-    gates = x.elements // weight.shape[0]
-    return x.elements + gates * (2 * weight.shape[1] + 2 + 4) + out.elements
-
-
-def in_heads(at: int, shape: Sequence[int], attributes: Attributes) -> int:
-    """Queries (..., h·e) and a weight (e, d)."""
-    return shape[0] if at else shape[-1] // _heads(attributes, "num_heads")
 
 
 def rotary_flops(*, out: Tensor, attributes: Attributes) -> int:
@@ -367,7 +343,6 @@ ATTENTION_OF = Contraction(Over.FEATURES, ("query", "key", "value"))
 CACHED_OF = Contraction(Over.FEATURES, ("query", "key", "value", "past_key", "past_value"))
 NATIVE_OF = Contraction(Over.FEATURES, ("query", "key", "value", "in_weight", "out_weight"))
 ENCODER_OF = Contraction(Over.FEATURES, ("x", "in_weight", "out_weight", "feed_forward", "feed_back"))
-GATES_OF = Contraction(Over.FEATURES, ("x", "weight"), fan_in_at=in_heads)
 GLOBAL_WEIGHT, GLOBAL_BIAS = roles("second_weight second_bias", weight=True)
 LOCAL_AND_GLOBAL_OF = Contraction(
     Over.FEATURES, ("x", "weight", "second_weight"), fan_in=in_columns, fan_in_at=in_product
@@ -516,40 +491,12 @@ ATTENTION: tuple[OpRule, ...] = (
         flops=None,
     ),
     OpRule(
-        "unpadded_attention",
-        under(
-            "com.microsoft::PagedAttention",
-            (QUERY, KEY, VALUE),
-            "key_cache value_cache lengths past_lengths blocks",
-            (ANGLES, "slots", "sink"),
-            (WEIGHT, roles("second_weight", weight=True), roles("key_scale value_scale"), "bounds"),
-        ),
-        "attention over sequences of any length that lie one behind the other",
-        macs=decided_by_data(UNPADDED),
-        contracts=ATTENTION_OF,
-        flops=None,
-        reads=pages_read,
-    ),
-    OpRule(
         "linear_attention",
         under("LinearAttention com.microsoft::LinearAttention", "query key value past decay beta"),
         "a running state per head takes the place of scores: one update and one read a step",
         macs=linear_attention_macs,
         contracts=ATTENTION_OF,
         flops=None,
-    ),
-    OpRule(
-        "linear",
-        under(
-            "com.microsoft::GatedRelativePositionBias",
-            "x",
-            roles("second_bias score_bias", weight=True),
-            (WEIGHT, BIAS, Role("gate", weight=True), "lengths"),
-        ),
-        "a small linear layer on each head of the queries gates the bias of its scores",
-        macs=gated_bias_macs,
-        contracts=GATES_OF,
-        flops=gated_bias_flops,
     ),
     OpRule(
         "linear_attention",

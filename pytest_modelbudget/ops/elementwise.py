@@ -4,10 +4,10 @@ from math import prod
 
 from pytest_modelbudget.errors import UnmeasurableError
 from pytest_modelbudget.graph.tensor import Tensor, broadcast
-from pytest_modelbudget.ops.dense import LINEAR_OF, in_columns
+from pytest_modelbudget.ops.dense import LINEAR_OF
 from pytest_modelbudget.ops.pooling import REQUANTISED, one_per_input
 from pytest_modelbudget.ops.role import BIAS, CARRIED, SLOPE, WEIGHT, Role, X, roles, shapes
-from pytest_modelbudget.ops.rule import Attributes, Contraction, Maybe, Names, OpRule, Over, Roles, Words, under
+from pytest_modelbudget.ops.rule import Attributes, Maybe, Names, OpRule, Roles, Words, under
 
 # kind -> names as ``under`` reads them; each of aten stands for its in-place spelling (name_) too.
 UNARY = {
@@ -117,21 +117,6 @@ REDUCED = "one operation per input element; no pairs are multiplied"
 def one_per_element(*, out: Tensor) -> int:
     """FLOPs of arithmetic, comparisons, activations and transcendental functions alike."""
     return out.elements
-
-
-def row_gate_macs(*, gate: Tensor, weight: Maybe = None) -> int:
-    """Rows (..., k) times a weight (k, 1), where there is one."""
-    return 0 if weight is None else gate.elements
-
-
-def row_gate_flops(*, out: Tensor, gate: Tensor, weight: Maybe = None) -> int:
-    """A product and a sum per element, and the sigmoid of each row's gate where that is worked out."""
-    return 2 * out.elements + (0 if weight is None else gate.elements // gate.shape[-1])
-
-
-def decay_flops(*, x: Tensor, y: Maybe = None) -> int:
-    """A sum, a softplus and a product per element, and a sigmoid for each of the other operand."""
-    return 3 * x.elements + (0 if y is None else y.elements)
 
 
 def dropout_flops(*, x: Tensor, out: Tensor, attributes: Attributes, training: Maybe = None) -> int:
@@ -261,20 +246,6 @@ ELEMENTWISE: tuple[OpRule, ...] = (
     ),
     OpRule(
         "silu", under("com.microsoft::ScaledSiLU", "x scale"), "a product and a SiLU per element", flops=twice_per_input
-    ),
-    OpRule(
-        "add",
-        under("com.microsoft::GatedAdd", X, "y gate", WEIGHT),
-        "x + y times one gate a row, which is given, or of rows (..., k) times a weight (k, 1)",
-        macs=row_gate_macs,
-        flops=row_gate_flops,
-        contracts=Contraction(Over.FEATURES, ("gate", "weight"), fan_in=in_columns),
-    ),
-    OpRule(
-        "gate",
-        under("com.microsoft::LinearAttentionGate", "x", BIAS, WEIGHT, "y"),
-        "factor * softplus(x + bias), and the sigmoid of the other operand",
-        flops=decay_flops,
     ),
     OpRule(
         "gelu",

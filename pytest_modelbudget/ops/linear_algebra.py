@@ -10,7 +10,7 @@ from pytest_modelbudget.ops.rule import Attributes, Contraction, Formula, OpRule
 
 WINDOW = Role("window")
 COUNT = "LAPACK's count: "
-BESIDE = frozenset({"pivots", "tau"})  # the order of rows, and a factor for each reflector
+BESIDE = frozenset({"pivots"})  # the order of rows
 
 
 def _systems(a: Tensor) -> tuple[int, int]:
@@ -47,47 +47,15 @@ def lu_macs(*, a: Tensor) -> int:
     return _matrices(a) * each
 
 
-def householder_macs(*, a: Tensor) -> int:
-    """Reflectors of m rows and n columns: k² · max(m, n) - k³/3 products with k the smaller."""
-    rows, columns = a.shape[-2:]
-    return _matrices(a) * _reflectors(rows, columns)
-
-
-def _reflectors(rows: int, columns: int) -> int:
-    k = min(rows, columns)
-    return (3 * k**2 * max(rows, columns) - k**3) // 3
-
-
-def _of_reflectors(rows: int, columns: int, k: int) -> int:
-    """An orthogonal matrix of so many rows and columns, from k reflectors."""
-    return (6 * rows * columns * k - 3 * (rows + columns) * k**2 + 2 * k**3) // 3
-
-
-def orthogonal_macs(*, a: Tensor, tau: Tensor) -> int:
-    """2·m·n·k - (m + n)·k² + 2/3·k³ products of a (..., m, n) with k reflectors, tau (..., k)."""
-    rows, columns = a.shape[-2:]
-    return _matrices(a) * _of_reflectors(rows, columns, tau.shape[-1])
-
-
 def qr_macs(*, a: Tensor, attributes: Attributes) -> int:
     """The reflectors of a (..., m, n), and Q (..., m, k), or (..., m, m) in the mode "complete"; "r" needs none."""
     rows, columns = a.shape[-2:]
     k, mode = min(rows, columns), attributes.get("mode", "reduced")
-    wide = 0 if mode == "r" else rows if mode == "complete" else k
-    return _matrices(a) * (_reflectors(rows, columns) + (_of_reflectors(rows, wide, k) if wide else 0))
-
-
-def reflected_macs(*, tau: Tensor, out: Tensor, attributes: Attributes) -> int:
-    """k reflectors, tau (..., k), times out (..., m, n): 2·m·n·k - n·k² products; of out times them n and m change."""
-    (rows, columns), k = out.shape[-2:], tau.shape[-1]
-    beside = columns if attributes.get("left", True) else rows
-    return _matrices(out) * (2 * rows * columns * k - beside * k**2)
-
-
-def cholesky_inverse_macs(*, a: Tensor) -> int:
-    """n³/3 products: from one triangle."""
-    count, n = _systems(a)
-    return count * n**3 // 3
+    reflectors = (3 * k**2 * max(rows, columns) - k**3) // 3
+    if mode == "r":
+        return _matrices(a) * reflectors
+    wide = rows if mode == "complete" else k
+    return _matrices(a) * (reflectors + (6 * rows * wide * k - 3 * (rows + wide) * k**2 + 2 * k**3) // 3)
 
 
 def solve_macs(*, a: Tensor, out: Tensor) -> int:
@@ -130,21 +98,14 @@ LINEAR_ALGEBRA: tuple[OpRule, ...] = (
         solve_macs,
     ),
     _solved("aten::linalg_inv aten::linalg_inv_ex aten::inverse com.microsoft::Inverse", "a", "2 · n³", inverse_macs),
-    _solved(
-        "aten::linalg_cholesky aten::linalg_cholesky_ex aten::linalg_ldl_factor_ex", "a", "1/3 · n³", cholesky_macs
-    ),
-    _solved("aten::cholesky_inverse", "a", "2/3 · n³", cholesky_inverse_macs),
-    _solved("aten::linalg_ldl_solve", "a pivots b", "2 · n² · columns", two_substitutions_macs),
+    _solved("aten::linalg_cholesky aten::linalg_cholesky_ex", "a", "1/3 · n³", cholesky_macs),
     _solved(
         "det linalg_det _linalg_det slogdet linalg_slogdet _linalg_slogdet Det",
         "a",
         "2/3 · n³ of the LU factors",
         lu_macs,
     ),
-    _solved("aten::geqrf", "a", "2 · m · n² - 2/3 · n³ of m rows, and n columns of no more", householder_macs),
-    _solved("aten::linalg_qr", "a", "those of geqrf, and of orgqr for Q", qr_macs),
-    _solved("aten::linalg_householder_product", "a tau", "4·m·n·k - 2·(m + n)·k² + 4/3·k³", orthogonal_macs),
-    _solved("aten::ormqr", "a tau b", "4 · m · n · k - 2 · n · k²", reflected_macs),
+    _solved("aten::linalg_qr", "a", "2 · m · n² - 2/3 · n³ for reflectors, and those of Q", qr_macs),
     _solved(
         "aten::linalg_lu_factor aten::linalg_lu_factor_ex aten::linalg_lu", "a", "2/3 · n³ of square matrices", lu_macs
     ),

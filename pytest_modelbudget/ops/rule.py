@@ -169,10 +169,7 @@ class OpRule:
         return replace(self, names=_of_each(self.roles, lambda roles: tuple(map(_declared, roles))))
 
     def bind(self, op: Op) -> dict[str, Operand]:
-        """Operands of ``op`` by role; absent trailing ones are None.
-
-        Raises UnmeasurableError where there are more operands than roles.
-        """
+        """Operands of ``op`` by role; absent trailing ones are None."""
         words, rest = _words(self.names[op.name])
         operands = op.operands
         bound: dict[str, Operand] = dict(zip_longest(words, operands[: len(words)]))
@@ -185,10 +182,7 @@ class OpRule:
         return bound
 
     def evaluate(self, formula: Callable[..., Result], op: Op, bound: Mapping[str, Operand]) -> Result:
-        """The value of one of this rule's formulas for one op.
-
-        Raises UnmeasurableError where the formula does, or cannot be worked out.
-        """
+        """The value of one of this rule's formulas for one op."""
         wanted: dict[str, Bound] = {}
         for name in _parameters(formula):
             if name in bound:

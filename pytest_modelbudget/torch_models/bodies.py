@@ -80,16 +80,13 @@ class Bodies:
         taken = max(costs, key=lambda name: costs[name])
         self._ops += ways[taken].ops
         condition, after = self._values.known(pred), ops - start
-        literals = self._literal_digests()
+        self._digests += map(digest, self._literals[len(self._digests) :])
+        met = zip(self._constants, self._digests, strict=True)
+        literals = {constant.storage.name: values for constant, values in met}
         self._forks.append(Fork(COND, "torch.cond", ways, taken, condition=condition, after=after, literals=literals))
         if costs[TRUE] != costs[FALSE]:
             self._notes.append(f"torch.cond is counted as its dearer branch, {taken.partition(' ')[0]}")
         return results[taken]
-
-    def _literal_digests(self) -> dict[str, str]:
-        """Digests of the constants that were met so far, by the names of their storages."""
-        self._digests += map(digest, self._literals[len(self._digests) :])
-        return {constant.storage.name: each for constant, each in zip(self._constants, self._digests, strict=True)}
 
     def _known(self, result: Any) -> list[Tensor]:
         """The values that a body gives, as far as it or the code before it has made them."""

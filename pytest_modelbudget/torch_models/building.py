@@ -256,7 +256,8 @@ def _built_unfilled(build: Callable[[], object]) -> object:
         with initialisation_skipped() as unfilled:
             model = build()
     except SourceError as error:
-        if _lacks_memory(error):
+        cause = error.__cause__
+        if isinstance(cause, MemoryError) or any(words in str(cause) for words in NO_MEMORY):
             with torch.device("meta"):
                 return build()
         if not unfilled.skipped:
@@ -280,12 +281,6 @@ def _is_quantised(model: nn.Module) -> bool:
 
 
 NO_MEMORY = ("you tried to allocate", "not enough memory", "out of memory")
-
-
-def _lacks_memory(error: SourceError) -> bool:
-    """Whether a builder asked for more memory than there is."""
-    cause = error.__cause__
-    return isinstance(cause, MemoryError) or any(words in str(cause) for words in NO_MEMORY)
 
 
 def _refused(error: TypeError, named: Callable[..., object]) -> TypeError:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from pytest_modelbudget.formats.model import Coverage
@@ -56,8 +57,6 @@ class _Memory:
 
     def flags(self, tensor: torch.Tensor) -> Values:
         """The flags of a view of it."""
-        import numpy as np
-
         if self.read is None:
             views = [self.tensor, tensor]
             ends = [1 + v.storage_offset() + sum((s - 1) * t for s, t in zip(v.shape, v.stride(), strict=True))
@@ -79,8 +78,6 @@ class _Memory:
 
     def mask(self, tensor: torch.Tensor) -> Values:
         """Which elements of a stored tensor on it were read; of shape () where all were."""
-        import numpy as np
-
         is_all = (self.is_whole and not self.is_picked) or tensor.dtype != self.tensor.dtype
         return np.ones((), bool) if is_all else self.flags(tensor)
 
@@ -108,7 +105,11 @@ class StoredReads(ExecutedBranches):
         result = func(*args, **kwargs)
         name, results = versions.schema_of(func).name, tensors_in(result)
         with versions.disable_current_modes():
-            self._unpack(name, args)
+            for packed in args:  # tables are read by row, layers whole
+                held = self._packs.get(hash(packed), ()) if isinstance(packed, torch.ScriptObject) else ()
+                for tensor in held:
+                    is_table = name.startswith("quantized::embedding")
+                    self._mark(tensor, (args[1].reshape(-1).long().numpy(),) if is_table else None)
             if not results or any(tensor.numel() for tensor in results):
                 made = {memory_of(tensor) for tensor in results if _is_strided(tensor)}
                 for tensor in (*tensors_in(args), *tensors_in(list(kwargs.values()))):
@@ -116,24 +117,14 @@ class StoredReads(ExecutedBranches):
                         self._mark(tensor, _picked(name, args) if args[0] is tensor else None)
         return result
 
-    def mark_outputs(self, tensors: Iterable[torch.Tensor]) -> None:
-        for tensor in filter(_is_strided, tensors):
-            self._mark(tensor, None)
-
     def _mark(self, tensor: torch.Tensor, picked: tuple[Any, ...] | None) -> None:
         if memory := self._memory.get(memory_of(tensor)):
             memory.mark(tensor, picked)
 
-    def _unpack(self, name: str, args: tuple[Any, ...]) -> None:
-        """Note what an operator reads of the packed objects that it takes: tables by row, layers whole."""
-        for packed in args:
-            held = self._packs.get(hash(packed), ()) if isinstance(packed, torch.ScriptObject) else ()
-            for tensor in held:
-                is_table = name.startswith("quantized::embedding")
-                self._mark(tensor, (args[1].reshape(-1).long().numpy(),) if is_table else None)
-
-    def add_to(self, coverage: Coverage) -> None:
-        """Hand over what was read and executed."""
+    def add_to(self, coverage: Coverage, outputs: Iterable[torch.Tensor]) -> None:
+        """Hand over what was read and executed; outputs are read, too."""
+        for tensor in filter(_is_strided, outputs):
+            self._mark(tensor, None)
         for weight in self._weights:
             coverage.read(weight.name, self._memory[memory_of(weight.tensor)].mask(weight.tensor))
         for call, branch in self.executed:

@@ -88,7 +88,9 @@ class CallsOfTorch(MadeOnCPU):
     def _leave(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         name, tensor = func.__name__, args[0]
         if self._is_real:
-            if name not in READS_VALUES or is_more_than_a_decision(tensor):
+            # Several floating values: one decides a branch, and integers are sizes and places.
+            several = (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() > 1
+            if several or name not in READS_VALUES:
                 self._recorder.leave(name, tensor)
         elif self._recorder.is_emptied(tensor) or (name not in READS_VALUES and has_no_memory(tensor)):
             raise NotImplementedError(f"{name} of a tensor without memory")
@@ -146,11 +148,6 @@ class CallsOfTorch(MadeOnCPU):
 def has_no_memory(tensor: torch.Tensor) -> bool:
     """Whether a tensor has a shape and no values."""
     return isinstance(tensor, FakeTensor) or is_on_meta(tensor)
-
-
-def is_more_than_a_decision(tensor: torch.Tensor) -> bool:
-    """Several floating values: one decides a branch, and integers are sizes and places."""
-    return (tensor.is_floating_point() or tensor.is_complex()) and tensor.numel() > 1
 
 
 class OtherThread(EagerMode):

@@ -49,10 +49,7 @@ class ExportedSource(ProgramSource):
     __slots__ = ()
 
     def build(self, seed: int = 0) -> tuple[Subject, InputSpecs]:
-        """The program with its weights, and what it takes.
-
-        Raises SourceError for what is no exported program, or is to be converted.
-        """
+        """The program with its weights, and what it takes."""
         source = self.source
         target = source.target
         program = target if isinstance(target, torch.export.ExportedProgram) else _opened(source)
@@ -169,10 +166,7 @@ def placeholders(program: torch.export.ExportedProgram) -> Iterator[tuple[str, A
 
 
 def input_specs(program: torch.export.ExportedProgram, source: ModelSource) -> Mapping[str, InputSpec]:
-    """A spec by name for every tensor, and number left open: the budget's where it gives one, else the file's.
-
-    Raises InputError for inputs that the program does not take, and for dims that it lacks.
-    """
+    """A spec by name for every tensor, and number left open: the budget's where it gives one, else the file's."""
     own = {name: value for name, value in placeholders(program) if isinstance(value, (torch.Tensor, torch.SymInt))}
     positional, named = source.inputs.positional, source.inputs.named
     unknown = sorted(set(named) - set(own))

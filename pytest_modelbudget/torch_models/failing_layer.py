@@ -27,7 +27,9 @@ def named_layer(failure: TraceError, model: nn.Module) -> TraceError:
         return failure
     layer, inputs = calls[-1]
     text = str(failure)
-    if _was_refused(cause, layer) and (takes := what_it_takes(layer.forward)):
+    name = getattr(inspect.unwrap(layer.forward), "__qualname__", "")
+    was_refused = isinstance(cause, TypeError) and name and str(cause).startswith(f"{name}() ")
+    if was_refused and (takes := what_it_takes(layer.forward)):
         text += f": {takes}"
     if (
         isinstance(cause, AttributeError)
@@ -46,12 +48,6 @@ def named_layer(failure: TraceError, model: nn.Module) -> TraceError:
     named = TraceError(text)
     named.raised, named.__cause__ = failure.raised, cause
     return named
-
-
-def _was_refused(cause: BaseException | None, layer: nn.Module) -> bool:
-    """Whether a layer's forward did not take what it was called with: Python begins with its name then."""
-    name = getattr(inspect.unwrap(layer.forward), "__qualname__", "")
-    return isinstance(cause, TypeError) and bool(name) and str(cause).startswith(f"{name}() ")
 
 
 PLAIN = (str, bytes, bool, int, float, type(None))

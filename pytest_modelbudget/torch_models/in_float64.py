@@ -56,7 +56,8 @@ class InFloat64(RunningMode):
         """That the memory ran out, or that an operator has no kernel for float64, where it has one for float32."""
         if not isinstance(func, OpOverload):
             return None
-        if _wants_memory(error):
+        is_on_cpu = type(error) is RuntimeError and CPU_ALLOCATOR in str(error)
+        if is_on_cpu or isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)):
             return TraceError(
                 f"the memory ran out in {schema_of(func).name} in float64, in which a claim runs its first model "
                 f"({_first_line(error)}): compare them on smaller inputs"
@@ -64,13 +65,6 @@ class InFloat64(RunningMode):
         # How torch says that a kernel is missing; errors of other classes say other things.
         is_torchs = type(error) in {RuntimeError, NotImplementedError}
         return None if not is_torchs or _writes(func) else _missing_kernel(func, args, kwargs, error)
-
-
-def _wants_memory(error: BaseException) -> bool:
-    """Whether an operator did not get the memory that it asked for, on a CPU or a GPU."""
-    return isinstance(error, (MemoryError, torch.cuda.OutOfMemoryError)) or (
-        type(error) is RuntimeError and CPU_ALLOCATOR in str(error)
-    )
 
 
 def _first_line(error: BaseException) -> str:

@@ -83,7 +83,10 @@ def without_made_parameters(graph: Graph, made: Mapping[Storage, MadeParameter],
     TraceError for another parameter that is read or kept: later passes would have it as a weight.
     """
     own = _own(graph, made)
-    ops = tuple(op for op in graph.ops if not _only_fills(op, own))
+    fills = [
+        bool(op.outputs) and own.issuperset(each.storage for each in (*op.tensors(), *op.outputs)) for op in graph.ops
+    ]
+    ops = tuple(op for op, only_fills in zip(graph.ops, fills, strict=True) if not only_fills)
     used = {tensor.storage for op in ops for tensor in op.tensors()}
     used.update(tensor.storage for tensor in (*graph.outputs, *kept))
     for op in graph.ops:
@@ -112,11 +115,6 @@ def _derived(graph: Graph) -> set[Storage]:
         if any(tensor.storage in derived for tensor in op.tensors()):
             derived.update(output.storage for output in op.outputs)
     return derived
-
-
-def _only_fills(op: Op, made: Collection[Storage]) -> bool:
-    """Return whether an operation makes, fills or views such memory and nothing else."""
-    return bool(op.outputs) and all(tensor.storage in made for tensor in (*op.tensors(), *op.outputs))
 
 
 def further_parts(
@@ -191,14 +189,10 @@ def with_frozen_weights(graph: Graph, rules: OpTable, parts: Iterable[str]) -> G
 
 def _stored_in(graph: Graph, parts: Iterable[str]) -> tuple[Storage, ...]:
     """Constants from rank 1 on that operations of these modules read: a file of theirs stores them."""
-    read = {tensor.storage for op in graph.ops if _is_within(op.scope, parts) for tensor in op.tensors()}
+    within = (op for op in graph.ops if any(f"{op.scope}.".startswith(f"{part}.") or not part for part in parts))
+    read = {tensor.storage for op in within for tensor in op.tensors()}
     constants = (weight.tensor for weight in graph.weights if weight.kind is StorageKind.CONSTANT)
     return tuple(tensor.storage for tensor in constants if tensor.shape and tensor.storage in read)
-
-
-def _is_within(scope: str, parts: Iterable[str]) -> bool:
-    """Return whether a module is one at these paths, or in one; "" is the whole model."""
-    return any(part in {"", scope} or scope.startswith(f"{part}.") for part in parts)
 
 
 def _read_as(role: Role, tensor: Tensor) -> StorageKind | None:

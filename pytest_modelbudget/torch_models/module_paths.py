@@ -1,7 +1,6 @@
 """The module path of each operator of a pass, and the calls of layers."""
 
 from collections.abc import Callable, Iterator, Mapping
-from functools import cache
 from typing import Any
 
 import torch
@@ -80,17 +79,9 @@ class ModuleScopes:
         return tuple([seen for seen in map(known, tensors_of(value)) if seen is not None])
 
 
-@cache
-def _may_tell_kernel(kind: type[nn.Module]) -> bool:
-    """Return whether instances of a class may have a window that is no attribute of their own."""
-    return hasattr(kind, "kernel_size") or kind.__getattr__ is not nn.Module.__getattr__
-
-
 def kernel_of(module: nn.Module) -> tuple[int, ...]:
     """The window of a convolution or pooling module; () for any other."""
-    kind: Any = type(module)
-    asked = _may_tell_kernel(kind)
-    size = getattr(module, "kernel_size", None) if asked else module.__dict__.get("kernel_size")
+    size = getattr(module, "kernel_size", None)
     if size is None:
         return ()
     if isinstance(size, int):

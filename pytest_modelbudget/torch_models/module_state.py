@@ -148,7 +148,8 @@ class ModuleState:
         for container, before, path, name in self._contents:
             if not _is_as_before(container, before):
                 self.changed.update(dict.fromkeys(_within(path, each) for each in _changes(container, before, name)))
-                _put_back(container, before)
+                container.clear()
+                container.extend(before) if isinstance(container, (list, deque)) else container.update(before)
         for values in self._values:
             put_values_back(*values)
         for path, part, attributes, is_whole in self._scripts:
@@ -180,11 +181,6 @@ def _is_as_before(container: Any, before: Any) -> bool:
         return False
     is_same = all(map(is_, container, before))
     return is_same and (not isinstance(before, dict) or all(map(is_, container.values(), before.values())))
-
-
-def _put_back(container: Any, before: Any) -> None:
-    container.clear()
-    container.extend(before) if isinstance(container, (list, deque)) else container.update(before)
 
 
 def _changes(now: Any, before: Any, name: str | None) -> list[str]:

@@ -1,7 +1,6 @@
 """Tensors in the values that a model or a layer takes and returns."""
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from dataclasses import fields, is_dataclass
 from enum import Enum
 from numbers import Number
@@ -13,7 +12,7 @@ from torch import nn
 
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.environment import ABSENT
-from pytest_modelbudget.torch_models.versions import disable_current_modes, is_traceable_wrapper_subclass, pytree
+from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass, pytree
 from pytest_modelbudget.torch_models.weights import leaves
 from pytest_modelbudget.units import with_article
 
@@ -88,10 +87,7 @@ def _is_code(value: Any) -> bool:
 
 
 def returned_tensors(result: Any) -> tuple[torch.Tensor, ...]:
-    """All tensors that a model returns.
-
-    Raises TraceError for a result without a tensor, and for one with a part that cannot be looked into.
-    """
+    """All tensors that a model returns."""
     found = tuple(_tensors(result, {}, refuses=True))
     if not found:
         raise TraceError(
@@ -129,27 +125,6 @@ def _tensors(
             within = f"{name}.{key}" if name else str(key)
             found += _tensors(part, seen, within, refuses=refuses, in_objects=in_objects)
         yield from found
-        if refuses and not _is_container(value) and (hidden := _hidden_tensor(value, found)):
-            raise TraceError(
-                f"output '{name or '0'}' is {with_article(type(value).__name__)} whose '{hidden}' is a tensor that no "
-                "attribute of the object holds: keep it as an attribute of the object"
-            )
-
-
-def _hidden_tensor(value: Any, found: list[torch.Tensor]) -> str:
-    """The name of a class attribute or property that gives a tensor which the parts of an object lack; "" without.
-
-    A property that computes another tensor each time is work of whoever asks for it.
-    """
-    known = set(map(id, found))
-    for name, held in (item for kind in type(value).__mro__ for item in vars(kind).items()):
-        if not isinstance(held, (property, torch.Tensor)):
-            continue
-        with disable_current_modes(), suppress(Exception):  # code of the user
-            first, second = getattr(value, name), getattr(value, name)
-            if first is second and isinstance(first, torch.Tensor) and id(first) not in known:
-                return name
-    return ""
 
 
 def _is_plain(value: Any) -> bool:

@@ -75,10 +75,7 @@ class PackedWeights:
         return self._operands[hash(packed)]
 
     def register(self, modules: ModuleTree) -> tuple[Weight, ...]:
-        """The weights of all packed objects of a model, in module order.
-
-        Raises TraceError for an object that cannot be read: its weights would be left out.
-        """
+        """The weights of all packed objects of a model, in module order."""
         found: list[Weight] = []
         for path, packed in packed_objects(modules):
             if hash(packed) in self._operands:

@@ -332,7 +332,8 @@ class Recorder(EagerMode):
 
     def _is_of_others(self, tensor: torch.Tensor) -> bool:
         """Whether others than torch read a tensor, as numpy does; what a model stores is its own, in a file too."""
-        if self._is_script or not is_of_others(tensor):
+        is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
+        if self._is_script or not is_plain or is_on_meta(tensor) or tensor.untyped_storage().resizable():
             return False
         value = self._values.known(tensor)
         return value is None or value.storage.kind not in STORED
@@ -529,12 +530,6 @@ def is_at_rest(known: Signature, args: tuple[Any, ...], kwargs: Mapping[str, Any
     given = {**dict(zip(known.names, args, strict=False)), **kwargs}
     is_evaluated = any(given.get(name) is False for name in ("train", "training"))
     return is_evaluated or ("dropout_p" in known.names and given.get("dropout_p", 0.0) == 0.0)
-
-
-def is_of_others(tensor: torch.Tensor) -> bool:
-    """Whether a tensor lies on memory that torch did not allocate, such as an array's."""
-    is_plain = type(tensor) is torch.Tensor and tensor.layout is torch.strided and not tensor.is_nested
-    return is_plain and not is_on_meta(tensor) and not tensor.untyped_storage().resizable()
 
 
 def _at(places: tuple[tuple[int, str], ...], args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> list[Any]:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from enum import Enum
@@ -15,7 +14,6 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.equivalence.inputs import Specs
-from pytest_modelbudget.equivalence.products import multiplies, products_of, routes_of
 from pytest_modelbudget.errors import SourceError, TraceError, TransformError, user_code
 from pytest_modelbudget.formats import model as models
 from pytest_modelbudget.formats.benchmark import Plan, Timing
@@ -25,27 +23,18 @@ from pytest_modelbudget.graph.tensor import Tensor, least_precise
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import environment, versions
 from pytest_modelbudget.torch_models.accelerators import MadeOnCPU, on_cpu
-from pytest_modelbudget.torch_models.bodies import RunningMode, branches, failures_in_words
+from pytest_modelbudget.torch_models.bodies import branches, failures_in_words
 from pytest_modelbudget.torch_models.building import QuickFills
-from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.embedding_rows import IndexRanges, StoredReads
 from pytest_modelbudget.torch_models.in_float64 import WIDER, InFloat64, in_float64, upcast
 from pytest_modelbudget.torch_models.layer_outputs import ProbedValues, SeenLayers, probing
 from pytest_modelbudget.torch_models.module_state import module_state_kept
 from pytest_modelbudget.torch_models.outputs import content, opaque
 from pytest_modelbudget.torch_models.packed_weights import packed_weights
-from pytest_modelbudget.torch_models.recording import Scopes, is_taken_apart, signature
+from pytest_modelbudget.torch_models.recording import Scopes
 from pytest_modelbudget.torch_models.rewriting import Compare, Rewrite, rewriting_with
-from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, wants_autograd
-from pytest_modelbudget.torch_models.values import (
-    CallInputs,
-    TorchValues,
-    call_inputs,
-    dtype_named,
-    dtype_of,
-    empty,
-    tensors_in,
-)
+from pytest_modelbudget.torch_models.tracing import NameOf, Rewriting, Subject, calling, wants_autograd
+from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, call_inputs, dtype_named, dtype_of, empty
 from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
 from pytest_modelbudget.torch_models.weights import copied, is_compiled_in_place, module_tree, named_weights, redraw
 
@@ -180,10 +169,13 @@ class TorchModel(models.RunnableModel):
 
     @property
     def dtype(self) -> str:
-        return stored_dtype(self.subject.model)
+        stored = (weight.tensor for weight in named_weights(module_tree(self.subject.model)))
+        return least_precise({dtype_of(each.dtype).name for each in stored})
 
     def stored(self) -> Mapping[str, Callable[[], NDArray[Any]]]:
-        return floating_weights(self.subject.model)
+        tensors = {weight.name: weight.tensor for weight in named_weights(module_tree(self.subject.model))}
+        tensors.update(frozen_constants(self.subject.model))
+        return {name: partial(array, tensor) for name, tensor in tensors.items() if tensor.is_floating_point()}
 
     def release(self) -> None:
         self._built, self._unrun = self._unreleased, None
@@ -191,15 +183,6 @@ class TorchModel(models.RunnableModel):
     @property
     def drawn_names(self) -> frozenset[str]:
         return frozenset(name for name, _ in self.subject.model.named_parameters())
-
-    def counted_products(self) -> Counter[models.Product] | None:
-        """None where weights are wrapper tensors: what those multiply is their own affair."""
-        if any(is_traceable_wrapper_subclass(w.tensor) for w in named_weights(module_tree(self.subject.model))):
-            return None
-        return products_of(self.graph, self.rules)
-
-    def counted_routes(self) -> Sequence[Counter[models.Product]]:
-        return routes_of(self.graph, self.rules) if self.graph.forks else ()
 
     def is_factory(self) -> bool:
         return self.source.is_factory()
@@ -333,10 +316,9 @@ class TorchModel(models.RunnableModel):
         subject, self._unrun, seen = self.subject, None, None
         modules = module_tree(subject.model)
         scopes = subject.scopes(TorchValues(), modules)
-        executed = Executed(self.rules, weight_names(subject.model)) if watch.counts else None
         reads = None if watch.coverage is None else StoredReads(named_weights(modules), packed_weights(modules))
         arguments = upcast(inputs) if self.is_exact else inputs
-        modes: list[AbstractContextManager[Any] | None] = [MadeOnCPU(), executed, *self._changing(watch, scopes)]
+        modes: list[AbstractContextManager[Any] | None] = [MadeOnCPU(), *self._changing(watch, scopes)]
         if self.is_exact:  # above a rewrite, which then works on float64 alone
             modes += [environment.default_dtype(torch.float64), InFloat64()]
         modes += [mode, reads]  # what the model does, and not what a rewrite makes of it
@@ -351,12 +333,10 @@ class TorchModel(models.RunnableModel):
             with versions.disable_current_modes():
                 outputs = copies_of(tensors)
         if watch.coverage is not None and reads is not None:
-            reads.mark_outputs(tensor for _, tensor in tensors)
-            reads.add_to(watch.coverage)
+            reads.add_to(watch.coverage, (tensor for _, tensor in tensors))
         layers = seen.outputs(tensor for _, tensor in tensors) if seen else ()
         is_compiled = bool(noticed.compiled) or any(is_compiled_in_place(module) for _, module in modules)
-        counts = executed.counts if executed else None
-        return models.Run(outputs, structure, layers=layers, executed=counts, is_compiled=is_compiled)
+        return models.Run(outputs, structure, layers=layers, is_compiled=is_compiled)
 
     def _changing(self, watch: models.Watch, scopes: Scopes) -> Iterator[AbstractContextManager[Any]]:
         """What replaces operations of a run, or their values, in the order in which it is entered."""
@@ -385,12 +365,6 @@ def weight_names(model: nn.Module) -> NameOf:
     return lambda tensor: names.get(versions.memory_of(tensor), "")
 
 
-def stored_dtype(model: nn.Module) -> str:
-    """The least precise floating type among a model's weights; "" where it has none."""
-    stored = (weight.tensor for weight in named_weights(module_tree(model)))
-    return least_precise({dtype_of(each.dtype).name for each in stored})
-
-
 def result_of(returned: Any) -> tuple[str, list[tuple[str, torch.Tensor]]]:
     """The containers of what a model returned, and the tensors in them with their places.
 
@@ -412,7 +386,9 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], a
     """
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
-            raise TraceError(_not_dense(value, name or "0"))
+            kind, way = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout), "to_dense()")
+            what = f"output '{name or '0'}' is a {kind} tensor, whose values are not compared"
+            raise TraceError(f"{what}: return what its .{way} gives")
         outputs.append((name or "0", value.detach()))
         return "tensor"
     if isinstance(value, PLAIN):
@@ -430,37 +406,6 @@ def _described(value: Any, name: str, outputs: list[tuple[str, torch.Tensor]], a
     below = ((str(key), _described(part, f"{name}.{key}" if name else str(key), outputs, around))
              for key, part in parts)  # fmt: skip
     return f"{type(value).__name__}({', '.join(f'{key}: {shown}' for key, shown in below)})"
-
-
-def _not_dense(value: torch.Tensor, name: str) -> str:
-    """The fix for an output that has no value at each place."""
-    kind, way = ("nested", "to_padded_tensor(0)") if value.is_nested else (str(value.layout), "to_dense()")
-    return f"output '{name}' is a {kind} tensor, whose values are not compared: return what its .{way} gives"
-
-
-class Executed(RunningMode):
-    """Counts what a run multiplies: operators by name, and the shape of the weight they read."""
-
-    def __init__(self, rules: OpTable, weight_name: NameOf) -> None:
-        super().__init__()
-        self.counts: Counter[models.Product] = Counter()
-        self._rules = rules
-        self._weight_name = weight_name
-        self._names: dict[Any, str] = {}  # of operators that multiply, "" of others
-
-    def operator(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Run one operator, and count it if it multiplies."""
-        name = self._names.get(func)
-        if name is None:
-            if is_taken_apart(func, self._rules):
-                with self:
-                    return func.decompose(*args, **kwargs)
-            spelling = signature(func).spelling(self._rules)
-            name = self._names[func] = spelling if multiplies(spelling, self._rules) else ""
-        if name:
-            weights = (tuple(t.shape) for t in tensors_in(args) if self._weight_name(t))
-            self.counts[name, next(weights, ())] += 1
-        return func(*args, **kwargs)
 
 
 def leaf_specs(specs: InputSpecs) -> Specs:
@@ -520,13 +465,6 @@ def telling_of_meta(model: nn.Module) -> Iterator[None]:
         if not name:
             raise
         raise TransformError(NO_VALUES.format(name)) from error
-
-
-def floating_weights(model: nn.Module) -> Mapping[str, Callable[[], NDArray[Any]]]:
-    """What reads the values of every stored floating tensor, by name; constants of a frozen script are such."""
-    stored = {weight.name: weight.tensor for weight in named_weights(module_tree(model))}
-    stored.update(frozen_constants(model))
-    return {name: partial(array, tensor) for name, tensor in stored.items() if tensor.is_floating_point()}
 
 
 def frozen_constants(model: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:

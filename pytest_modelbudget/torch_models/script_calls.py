@@ -52,10 +52,7 @@ class ScriptCalls:
         return call
 
     def _formed(self, called: Any) -> tuple[Any, bool]:
-        """The copy of a script that is run, None where it has no graph; and whether it makes lists of values.
-
-        Raises TraceError for ``torch.jit.fork`` and NeedsMemoryError for what no tensor without memory can answer.
-        """
+        """The copy of a script that is run, None where it has no graph; and whether it makes lists of values."""
         is_method = isinstance(called, torch.ScriptMethod)
         if is_method and script_type(called.owner).qualified_name().startswith(IN_CPP):
             return None, False
@@ -76,7 +73,8 @@ class ScriptCalls:
         if not self._have_memory and graph.findAllNodes(LISTED):  # at address 0 it would end the process
             raise NeedsMemoryError(f"{called.name} makes a list of a tensor's values")
         _put_on_cpu(graph, {} if self._have_memory else ANSWERS)
-        return script_function(called.name, graph), any(map(_has_lists, graphs))
+        listed = (str(node.output().type()) for each in graphs for node in each.findAllNodes(LISTED))
+        return script_function(called.name, graph), any("float" in of or "complex" in of for of in listed)
 
 
 def _plan_anew(name: str, method: Any) -> None:
@@ -116,12 +114,6 @@ def _put_on_cpu(graph: Any, answers: dict[str, object]) -> None:
 def _makes_tensor(node: Any) -> bool:
     """Return whether a node takes a device to make a tensor there: without memory, where its others have none."""
     return bool(node.kind().startswith("aten::") and [str(out.type()) for out in node.outputs()] == ["Tensor"])
-
-
-def _has_lists(graph: Any) -> bool:
-    """Return whether a graph makes lists of numbers that are no sizes and places."""
-    made = [str(node.output().type()) for node in graph.findAllNodes(LISTED)]
-    return any("float" in of or "complex" in of for of in made)
 
 
 def in_order(called: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any] | None:

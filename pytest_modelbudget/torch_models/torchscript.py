@@ -88,10 +88,7 @@ class ScriptSource(ProgramSource):
 
 
 def opener(source: ModelSource) -> Opener:
-    """Reads the file that a source names onto a device.
-
-    Raises SourceError for what is no TorchScript file, or is to be converted.
-    """
+    """Reads the file that a source names onto a device."""
     path = existing_file(source, "a TorchScript file")
     must_be(path, "torchscript")
     if source.dtype is not None:

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -13,17 +14,22 @@ from typing import Any
 import torch
 from torch import nn
 
-from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless
+from pytest_modelbudget.errors import IN_SCRIPT, TraceError, is_wordless, user_code
 from pytest_modelbudget.formats.model import LoadedModel
 from pytest_modelbudget.formats.source import InputSpecs, TensorSpec
 from pytest_modelbudget.graph.graph import Graph, Weight
 from pytest_modelbudget.graph.rewrite import with_storages
-from pytest_modelbudget.graph.tensor import Tensor
 from pytest_modelbudget.ops.table import OpTable
 from pytest_modelbudget.torch_models import versions
-from pytest_modelbudget.torch_models.accelerators import NO_ANSWER, asks_for_one
-from pytest_modelbudget.torch_models.call import calling
-from pytest_modelbudget.torch_models.environment import Noticed, drawn_from, generator_states
+from pytest_modelbudget.torch_models.accelerators import NO_ANSWER, asks_for_one, default_on_cpu, without_accelerators
+from pytest_modelbudget.torch_models.environment import (
+    Noticed,
+    drawn_from,
+    generator_states,
+    pass_settings,
+    replaced,
+    under,
+)
 from pytest_modelbudget.torch_models.escapes import AUTOCAST, CallsOfTorch, work_unseen
 from pytest_modelbudget.torch_models.example_inputs import example_inputs
 from pytest_modelbudget.torch_models.failing_layer import named_layer
@@ -35,6 +41,7 @@ from pytest_modelbudget.torch_models.late_weights import (
     with_stored_parameters,
     without_made_parameters,
 )
+from pytest_modelbudget.torch_models.module_state import ModuleState, module_state_kept
 from pytest_modelbudget.torch_models.outputs import returned_tensors
 from pytest_modelbudget.torch_models.packed_weights import PackedWeights
 from pytest_modelbudget.torch_models.recording import BeyondError, NeedsMemoryError, Recorder, Scopes, UnseenError
@@ -70,6 +77,7 @@ WAYS = ("meta", "fake", "real")
 NameOf = Callable[[torch.Tensor], str]  # the weight whose memory a tensor is on, or ""
 ScopeNow = Callable[[], str]  # the module that is running
 Rewriting = Callable[[NameOf, ScopeNow], AbstractContextManager[Any]]  # replaces operations
+Places = Iterable[tuple[Any, str, Any]]  # attributes, with what stands there
 AUTOGRAD_COMPLAINTS = ("nference tensor", "does not require grad", "inference_mode", "_unwrap_for_grad")
 
 
@@ -146,7 +154,9 @@ def traced(
     failure: TraceError | None = None
     dlpack = False
     for way in ways:
-        if way == "fake" and (isinstance(failure, NeedsMemoryError) or not _can_be_faked(subject)):
+        # Fake tensors stand neither for a script's weights, nor for those of a third party's classes.
+        cannot_be_faked = subject.keeps_weights or have_own_classes(module_tree(subject.model))
+        if way == "fake" and (isinstance(failure, NeedsMemoryError) or cannot_be_faked):
             continue
         attempt = Attempt(way, subject, specs, rules, dtype, grad, rewriting=rewriting, dlpack=dlpack)
         try:
@@ -198,11 +208,6 @@ def _with_or_without_autograd(attempt: Attempt, before: TraceError | None) -> Lo
 def wants_autograd(error: TraceError) -> bool:
     """Whether a pass failed for what inference mode does not allow."""
     return any(words in str(error.__cause__) for words in AUTOGRAD_COMPLAINTS)
-
-
-def _can_be_faked(subject: Subject) -> bool:
-    """Whether fake tensors may stand for its weights: not for a script's, nor for those of somebody's own classes."""
-    return not subject.keeps_weights and not have_own_classes(module_tree(subject.model))
 
 
 def _is_the_models_own(error: TraceError, before: TraceError | None) -> bool:
@@ -280,22 +285,49 @@ def _recorded_once(attempt: Attempt) -> LoadedModel:
         recorder.leave_script("to_dlpack")
     ops, forks = tuple(recorder.ops), tuple(recorder.forks)
     constants = (*recorder.constants, *further_parts(recorder.constants, ops, returned, forks))
-    stored = (*stored, *with_saved(_of_program(constants, subject), beside, values))
+    rank = subject.stored_from_rank or sys.maxsize  # of the program's own tensors, which a file stores too
+    of_program = (Weight(each, persistent=rank <= len(each.shape)) for each in constants)
+    stored = (*stored, *with_saved(of_program, beside, values))
     graph = with_storages(Graph(ops, given, returned, stored, forks=forks), learnt(beside, values))
     if recorder.made:
         graph = with_stored_parameters(graph, recorder.made)
         graph = without_made_parameters(graph, recorder.made, kept)
     if subject.frozen:
         graph = with_frozen_weights(graph, attempt.rules, subject.frozen)
-    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_without_cuda(noticed))
-    notes = (*notes, *_of_one_pass(way, recorder, draws), *first_call(state.changed))
+    notes = (*attempt.notes, *dict.fromkeys(recorder.notes), *_notes(way, recorder, draws, state, noticed))
     return LoadedModel(graph, subject.format, way, tuple(scopes.calls), notes)
 
 
-def _without_cuda(noticed: Noticed) -> Iterator[str]:
-    """A note where torch has switched an autocast of CUDA off because there is no device."""
-    if any(str(each.message).startswith(NO_CUDA) for each in noticed.warnings):
-        yield "torch.autocast of cuda casts nothing here: counted as in a run on a CPU"
+@contextmanager
+def calling(
+    modules: ModuleTree,
+    scopes: Scopes,
+    grad: Callable[[], AbstractContextManager[Any]],
+    modes: Iterable[AbstractContextManager[Any]],
+    scripts: ScriptCalls | None = None,
+    others: Places = (),
+    *,
+    is_run: bool = False,
+) -> Iterator[tuple[ModuleState, Noticed]]:
+    """The context of one pass: the model's state is kept, and torch runs as written, on the CPU, under these modes.
+
+    modes are entered in their order, the innermost last; others are further attributes that are replaced. is_run says
+    that buffers have their values again afterwards.
+    """
+    spread: Places = ((module, "device_ids", []) for _, module in modules if isinstance(module, nn.DataParallel))
+    scripts = scripts or ScriptCalls(have_memory=True, note_list=lambda: None)
+    places = (*scopes.replacements(), *scripts.replacements(), *without_accelerators(), *spread, *others)
+    with (
+        module_state_kept(modules, with_values=is_run) as state,
+        pass_settings(is_run=is_run) as noticed,
+        user_code("running the model", TraceError),
+        under(grad),
+        replaced(places),
+        ExitStack() as stack,
+    ):
+        for mode in (default_on_cpu(), *modes):
+            stack.enter_context(mode)
+        yield state, noticed
 
 
 def _pass(subject: Subject, inputs: CallInputs, scopes: Scopes, recorder: Recorder) -> Any:
@@ -309,45 +341,31 @@ def _pass(subject: Subject, inputs: CallInputs, scopes: Scopes, recorder: Record
         raise recorder.raised.with_traceback(error.__traceback__) from recorder.raised.__cause__ or error
 
 
-def _of_one_pass(way: str, recorder: Recorder, draws: Sequence[str]) -> Iterator[str]:
-    """Why another pass may cost more: it has one input, and one draw of what it draws."""
-    if way == "real":
-        yield one_input(recorder.decisions)
-    elif recorder.decisions and recorder.has_drawn:
+def _notes(way: str, recorder: Recorder, draws: Sequence[str], state: ModuleState, noticed: Noticed) -> Iterator[str]:
+    """What a reader must know: another pass may cost more, which has other inputs, draws or state."""
+    if any(str(each.message).startswith(NO_CUDA) for each in noticed.warnings):  # torch sees no device
+        yield "torch.autocast of cuda casts nothing here: counted as in a run on a CPU"
+    decisions = some_of(recorder.decisions, NAMED)
+    if way == "real" and not decisions:
+        yield "counted in a run on one drawn input, seed 0"
+    elif way == "real":
+        yield (
+            f"data decide the path of this model ({decisions}): "
+            "counted on one drawn input, seed 0; another may cost more"
+        )
+    elif decisions and recorder.has_drawn:
         draws = (*draws, "torch.default_generator")
     if draws:
-        yield one_draw(draws)
-
-
-def one_input(decisions: Collection[str]) -> str:
-    """What a reader must know of numbers that come from a run: one input was counted."""
-    if not decisions:
-        return "counted in a run on one drawn input, seed 0"
-    named = some_of(decisions, NAMED)
-    return f"data decide the path of this model ({named}): counted on one drawn input, seed 0; another may cost more"
-
-
-def first_call(changed: Collection[str]) -> Iterator[str]:
-    """What a reader must know of a pass that changes what its modules hold."""
-    if changed:
-        names = some_of(changed, NAMED)
+        named = ", ".join(draws)
+        yield f"the forward pass draws from {named}: counted on one draw, seed 0; another may cost more"
+    if state.changed:
+        names = some_of(state.changed, NAMED)
         yield f"the forward pass changes {names}: counted on its first call; a later one may cost more"
-
-
-def one_draw(generators: Sequence[str]) -> str:
-    """What a reader must know of a pass that draws numbers, on which its path may hang."""
-    return f"the forward pass draws from {', '.join(generators)}: counted on one draw, seed 0; another may cost more"
 
 
 def _saved_beside(subject: Subject, modules: ModuleTree) -> Mapping[str, torch.Tensor]:
     """What a module saves in addition to its weights; of a file all is known."""
     return {} if subject.keeps_weights or subject.stored_from_rank else saved_beside(modules)
-
-
-def _of_program(constants: Iterable[Tensor], subject: Subject) -> Iterator[Weight]:
-    """Tensors of the program that are no weights of its modules; a file stores them too."""
-    for tensor in constants:
-        yield Weight(tensor, persistent=0 < subject.stored_from_rank <= len(tensor.shape))
 
 
 @dataclass(frozen=True, slots=True)

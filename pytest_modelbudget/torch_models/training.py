@@ -22,11 +22,10 @@ from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import Storage, StorageKind, Tensor, dense, nbytes_of, unsized
 from pytest_modelbudget.ops.rule import UNKNOWN_TYPE
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.torch_models.call import Places
 from pytest_modelbudget.torch_models.environment import replaced
 from pytest_modelbudget.torch_models.outputs import output_tensors
 from pytest_modelbudget.torch_models.recording import Scopes
-from pytest_modelbudget.torch_models.tracing import Subject, traced
+from pytest_modelbudget.torch_models.tracing import Places, Subject, traced
 from pytest_modelbudget.torch_models.values import CallInputs, TorchValues, bytes_of, dtype_of
 from pytest_modelbudget.torch_models.versions import forward_class, next_number, node_number, running_node
 from pytest_modelbudget.torch_models.weights import ModuleTree, named_weights

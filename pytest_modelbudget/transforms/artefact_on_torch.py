@@ -10,9 +10,9 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from pytest_modelbudget.errors import TransformError, user_code
-from pytest_modelbudget.torch_models.call import calling
 from pytest_modelbudget.torch_models.environment import reproducible, silenced
 from pytest_modelbudget.torch_models.running import TorchModel, result_of, weight_names
+from pytest_modelbudget.torch_models.tracing import calling
 from pytest_modelbudget.torch_models.values import TorchValues, call_inputs, drawn
 from pytest_modelbudget.torch_models.weights import module_tree
 

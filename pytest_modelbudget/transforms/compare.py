@@ -18,9 +18,7 @@ def apply(model: Model, settings: Settings) -> Changed:
     if follows and model.weights != LOADED:
         notes = without_partner(model.drawn_names, second.drawn_names)
         second = second.redrawn()
-    return Changed(
-        second, promised=second.counted_products(), upcasts=True, follows=follows, made_apart=True, notes=notes
-    )
+    return Changed(second, upcasts=True, follows=follows, made_apart=True, notes=notes)
 
 
 def without_partner(first: frozenset[str], second: frozenset[str]) -> tuple[str, ...]:

@@ -4,7 +4,6 @@ y = γ·(W·x + b - μ)/√(σ² + ε) + β = (s·W)·x + s·(b - μ) + β with 
 """
 
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,7 +36,7 @@ def folded_batchnorms(model: onnx.ModelProto) -> Rewritten:
     program = Program(model)
     foldings: dict[str, Folding] = {}
     changes = []
-    for operation in operations_of(program, _is_batch_norm, _folding):
+    for operation in operations_of(program, lambda node, _: node.operator == BATCH_NORM, _folding):
         if isinstance(operation, WholeOperation):
             node = operation.node
             changes.append(Change(node.scope, node.operator, why=operation.why))
@@ -47,10 +46,6 @@ def folded_batchnorms(model: onnx.ModelProto) -> Rewritten:
         became = f"part of {layer.operator} '{layer.scope}'"
         changes.append(Change(operation.norm.scope, BATCH_NORM, became=became))
     return Rewritten(_folded(program, foldings), tuple(changes))
-
-
-def _is_batch_norm(node: Node, constants: AbstractSet[str]) -> bool:
-    return node.operator == BATCH_NORM
 
 
 def _folding(norm: Node, program: Program) -> Folding | WholeOperation:

@@ -3,20 +3,17 @@
 import shutil
 import tempfile
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
-from itertools import islice
+from dataclasses import dataclass
 from pathlib import Path
 
 import onnx
 
 from pytest_modelbudget.equivalence.changed import Changed
-from pytest_modelbudget.equivalence.products import operators_of
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.formats.source import existing_file, transform_named
 from pytest_modelbudget.onnx_models.model import InMemory, OnnxFile, OnnxModel
 from pytest_modelbudget.onnx_models.program import Program
-from pytest_modelbudget.onnx_models.protos import all_graphs
 from pytest_modelbudget.onnx_models.reading import model_with_weights, weight_files, write_model
 from pytest_modelbudget.transforms.transform import Settings, must_name_layers
 
@@ -45,10 +42,7 @@ def change_graph(model: OnnxModel, rewrite: Rewrite, *, changes_weights: bool = 
         model.upcast_values()
     rewritten = rewrite(model.proto)
     changed = model.changed(rewritten.model)
-    made = Changed(changed, rewritten.changes, rewritten.partial_sums, upcasts=not changes_weights)
-    if model.is_copy or not is_flat(rewritten.model):
-        return made
-    return replace(made, promised=operators_of(changed.graph, model.rules))
+    return Changed(changed, rewritten.changes, rewritten.partial_sums, upcasts=not changes_weights)
 
 
 def change_layers(
@@ -64,11 +58,6 @@ def change_layers(
         must_name_layers(layers, changed)
         check(changed.changes)
     return changed
-
-
-def is_flat(model: onnx.ModelProto) -> bool:
-    """Whether a session executes a model's nodes as they are counted: no bodies, no functions."""
-    return not model.functions and next(islice(all_graphs(model.graph), 1, None), None) is None
 
 
 # ``apply: package.module:callable`` on ONNX files: the user's own transform, path → path.

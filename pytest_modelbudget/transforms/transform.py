@@ -104,10 +104,7 @@ class Transform:
         return self.engines.get(format.engine) or self.engines[ANY]
 
     def applied_to(self, format: Format) -> Apply:
-        """What applies it to models of a format; raises TransformError for one it does not know.
-
-        Raises MissingExtraError where a package that it needs is not installed.
-        """
+        """What applies it to models of a format; raises TransformError for one it does not know."""
         if not self.takes(format):
             known = ", ".join(self.formats or self.engines)
             raise TransformError(f"{self.key} does not know {format.key} models: it knows {known}")

@@ -85,32 +85,6 @@ def made(name: str, *operands: object, out: tuple[int, ...], **attributes: objec
             [Product(14, 32, 3)],
             id="a weight packed in blocks is no batch",
         ),
-        pytest.param(
-            made(
-                "com.microsoft::MatMulNBitsMlp",
-                tensor("x", 2, 7, 32),
-                None,
-                None,
-                parameter("g", 3, 1, 16),
-                out=(2, 7, 3),
-            ),
-            [Product(14, 32, 3), Product(14, 32, 3)],
-            id="a gate and what it gates",
-        ),
-        pytest.param(
-            made(
-                "com.microsoft::MatMulNBitsQkv",
-                tensor("x", 2, 7, 32),
-                None,
-                parameter("g", 32),
-                parameter("q", 5, 1, 16),
-                out=(2, 7, 5),
-                Nq=5,
-                Nkv=3,
-            ),
-            [Product(14, 32, 5), Product(14, 32, 3), Product(14, 32, 3)],
-            id="queries, keys and values",
-        ),
         # im2col: 2 images of 6 x 6 positions, 8/4 channels of 3 x 3, 12/4 filters, 4 groups
         pytest.param(
             made("aten::conv2d", tensor("x", 2, 8, 6, 6), parameter("w", 12, 2, 3, 3), out=(2, 12, 6, 6), groups=4),
@@ -180,18 +154,6 @@ def made(name: str, *operands: object, out: tuple[int, ...], **attributes: objec
             made("aten::bilinear", tensor("x", 6, 3), tensor("y", 6, 4), parameter("w", 2, 3, 4), out=(6, 2)),
             [Product(6, 3, 8), Product(2, 4, 1, 6)],
             id="bilinear",
-        ),
-        # 2 · 5 rows of 3 heads of 4, each times 4 × 8
-        pytest.param(
-            made(
-                "com.microsoft::GatedRelativePositionBias",
-                *(tensor("x", 2, 5, 12), parameter("q", 12), parameter("r", 1, 3, 5, 5), parameter("w", 4, 8)),
-                *(parameter("b", 8), parameter("a", 1, 3, 1, 1)),
-                out=(2, 3, 5, 5),
-                num_heads=3,
-            ),
-            [Product(2 * 5 * 3, 4, 8)],
-            id="gates of heads",
         ),
         pytest.param(made("aten::relu", tensor("x", 6), out=(6,)), [], id="nothing is multiplied"),
         pytest.param(

@@ -13,7 +13,6 @@ from torch._higher_order_ops.while_loop import while_loop
 from pytest_modelbudget import check_equivalence
 from pytest_modelbudget.equivalence.claim import Claim, Kind
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.equivalence.products import routes_of
 from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpec
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import builtin_ops
@@ -365,34 +364,3 @@ def test_an_export_of_a_branch_that_never_ran_is_unknown() -> None:
     pytest.importorskip("onnxscript")
     for limit, outcome in ((NEVER, "unknown"), (SOMETIMES, "within")):
         assert applied("export_onnx", layers(limit), (4, 8)).verify(EXACT).outcome == outcome
-
-
-def product_in_the_other(limit: float, inner: float = NEVER) -> Net:
-    """l, then k twice or l and another branch, of which one has k once more."""
-
-    def below(m: Any, y: torch.Tensor) -> torch.Tensor:
-        return m.l(torch.cond(y.sum() > inner, lambda z: m.k(z), lambda z: z + 1, (y,)))  # type: ignore[no-any-return]
-
-    return Net(lambda m, x: torch.cond(x.sum() > limit, lambda y: m.k(m.k(y)), lambda y: below(m, y), (m.l(x),)))
-
-
-def test_a_run_may_multiply_what_any_way_of_it_has() -> None:
-    """One product before the branches; of them, one has two, and the other one or two."""
-    for limit, inner in ((NEVER, NEVER), (NEVER, -NEVER), (-NEVER, NEVER), (SOMETIMES, SOMETIMES)):
-        first, second = product_in_the_other(limit, inner), product_in_the_other(limit, inner)
-        assert compared(first, second).outcome == "within"
-    graph = measured_graph(product_in_the_other(NEVER))
-    linear = "aten::linear", (8, 8)
-    assert sorted(route[linear] for route in routes_of(graph, builtin_ops())) == [2, 3]
-
-
-def test_branches_that_multiply_alike_are_few_routes() -> None:
-    """Of four branches each has one product or none, behind the first of all: 1 to 5, and not 16 routes."""
-
-    def forward(m: Any, x: torch.Tensor) -> torch.Tensor:
-        for _ in range(4):
-            x = torch.cond(x.sum() > NEVER, lambda y: m.k(y), lambda y: y + 1, (x,))
-        return m.l(x)  # type: ignore[no-any-return]
-
-    routes = routes_of(measured_graph(Net(forward)), builtin_ops())
-    assert sorted(sum(route.values()) for route in routes) == [1, 2, 3, 4, 5]

@@ -177,7 +177,6 @@ def test_an_engine_that_throws_is_replaced(monkeypatch: pytest.MonkeyPatch) -> N
     assert y.dtype == np.float64
     np.testing.assert_allclose(y, in_onnxruntime(proto, {"x": x.astype("float32")})[0], rtol=1e-5)
     np.testing.assert_array_equal(run({"x": x})["y"], y)
-    assert run.executed() == {"onnx::Mul": 2, "onnx::GRU": 1}
 
 
 def test_an_operator_without_any_kernel_is_named() -> None:

@@ -303,30 +303,6 @@ def test_what_the_graph_would_lack_is_refused(model: nn.Module, words: str) -> N
         loaded(model, (2, 4))
 
 
-HIDDEN: list[torch.Tensor] = []
-
-
-class Hidden:
-    """Has a tensor as an attribute, and gives another one by a property; or a third, which whoever asks computes."""
-
-    def __init__(self, shown: torch.Tensor, hidden: torch.Tensor) -> None:
-        self.shown = shown
-        HIDDEN[:] = [hidden]
-
-    asked = property(lambda self: HIDDEN[0])
-    same = property(lambda self: self.shown)
-    twice = property(lambda self: self.shown * 2)
-
-
-def test_an_output_that_a_property_alone_gives_is_refused() -> None:
-    """Its bytes would be those of an activation; what a property shows of an attribute, or computes, is none."""
-    with pytest.raises(TraceError, match="output '1' is a Hidden whose 'asked' is a tensor that no attribute"):
-        loaded(Apply(lambda x: (x, Hidden(x, x * 2))), (2, 4))
-    numbers = loaded(Apply(lambda x: (x + 1, Hidden(y := x * 2, y))), (2, 4))
-    assert len(numbers.graph.outputs) == 2
-    assert [op.name for op in numbers.graph.ops] == ["aten::add", "aten::mul"]
-
-
 class Cached:
     """Keeps what was computed, for a method that computes more."""
 

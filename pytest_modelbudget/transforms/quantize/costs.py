@@ -196,7 +196,8 @@ class _Choice:
         """Activations, and what is stored with them, as a device lowers them."""
         grid = self.scheme.layer.activations
         assert grid is not None, "asked for where there are activations"
-        kept = {each.storage for _, op in program.running() if not self._on_grid(op.scope) for each in op.outputs}
+        floating = (op for _, op in program.running() if self.scheme.of(op.scope).activations is None)
+        kept = {each.storage for op in floating for each in op.outputs}
         types = types_of(program, floating_memory(program), "int8", "int8")
         self.left += program.left
         taken = {*kept, *self._kept, *self.weights, *self.biases}
@@ -207,9 +208,6 @@ class _Choice:
                 mine = (each.storage for each in op.outputs if each.storage in self.values)
                 self.values.update(dict.fromkeys(mine, layer.activations))
 
-    def _on_grid(self, scope: str) -> bool:
-        return self.scheme.of(scope).activations is not None
-
     # The program that this gives.
 
     def written(self) -> tuple[Graph, Mapping[Tensor, Tensor]]:
@@ -218,7 +216,9 @@ class _Choice:
         turned = {storage: grids[whole] for storage, (whole, _) in self.turned.items() if whole in grids}
         grids = {**self.values, **self.biases, **grids, **turned}
         if not grids:
-            raise TransformError(f"quantize changed nothing: {self._why_nothing()}: name layers with floats")
+            reasons = (f"{scope or 'the model'} ({op}: {why})" for scope, (op, why) in self.stays.items())
+            why = next(reasons, "no operation multiplies by a stored weight")
+            raise TransformError(f"quantize changed nothing: {why}: name layers with floats")
         types = {storage: DType(f"int{grid.bits}", grid.bits) for storage, grid in grids.items()}
         memories = {storage: as_type(storage, self._types[storage], after) for storage, after in types.items()}
         scales: dict[str, Tensor] = {}
@@ -254,10 +254,6 @@ class _Choice:
             memory = Storage(name, nbytes_of(prod(shape), dtype), StorageKind.QUANTISER)
             made[name] = dense(name, shape, dtype, memory)
         return made[name]
-
-    def _why_nothing(self) -> str:
-        reasons = (f"{scope or 'the model'} ({op}: {why})" for scope, (op, why) in self.stays.items())
-        return next(reasons, "no operation multiplies by a stored weight")
 
     # What is said of it.
 

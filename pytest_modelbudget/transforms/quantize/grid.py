@@ -13,6 +13,8 @@ from dataclasses import dataclass
 from math import log10
 from typing import TYPE_CHECKING, Any, cast
 
+import numpy as np
+
 from pytest_modelbudget.equivalence.changed import Floor
 from pytest_modelbudget.equivalence.user_inputs import GivenInputs
 from pytest_modelbudget.errors import TransformError
@@ -45,8 +47,6 @@ class Grid:
 
     def scale_of(self, least: Any, most: Any, dtype: Any) -> tuple[Any, Any]:
         """Scales, in their type, and zero points for values between these ends."""
-        import numpy as np
-
         low, high = self.ends
         if self.frac is not None:
             scale = np.full(np.shape(most), 2.0**-self.frac, dtype)
@@ -161,12 +161,7 @@ BLOCK = 2**17  # weights that are rounded at a time, which a cache keeps
 
 
 def on_grid(weight: Values, grid: Grid, axes: Sequence[int], group: int = 0, *, name: str = "") -> OnGrid:
-    """The integers nearest to a weight, on one grid for each index along axes, or group of the weights behind it.
-
-    Raises TransformError for values that no grid has, and where an integer is further off than rounding explains.
-    """
-    import numpy as np
-
+    """The integers nearest to a weight, on one grid for each index along axes, or group of the weights behind it."""
     if not np.isfinite(weight).all():
         raise TransformError(f"quantize: {name} has NaN or Inf, which no integer stands for: keep its layer")
     order = (*axes, *(axis for axis in range(weight.ndim) if axis not in axes))
@@ -189,15 +184,11 @@ def on_grid(weight: Values, grid: Grid, axes: Sequence[int], group: int = 0, *, 
 
 def rounded(values: Values, step: Any, zero: Any, grid: Grid) -> Values:
     """The integers nearest to values, half to even; those beyond the ends are the ends."""
-    import numpy as np
-
     return cast("Values", np.clip(np.rint(values / step) + zero, *grid.ends))
 
 
 def _spread(of_groups: Values, starts: Values, size: int) -> Values:
     """One of each group, for every element of it."""
-    import numpy as np
-
     return of_groups if len(starts) < 2 else np.repeat(of_groups, np.diff(starts, append=size), axis=1)
 
 
@@ -218,8 +209,6 @@ def _must_be_near(values: Values, rows: Values, step: Values, grid: Grid, name: 
 
 def _rounded_up(wide: Any, dtype: Any) -> Any:
     """Float64 scales in the type that stores them: no peak is off the grid, however small it is."""
-    import numpy as np
-
     near = wide.astype(dtype)
     above = np.nextafter(near, np.dtype(dtype).type(np.inf))
     return np.where(near.astype(np.float64) < wide, above, near)

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from pytest_modelbudget.equivalence.inputs import SCALES, Row, drawn, families_of
 from pytest_modelbudget.equivalence.user_inputs import GivenInputs, given_rows
 from pytest_modelbudget.errors import InputError, TransformError
@@ -150,8 +152,6 @@ def calibrated(points: Points, model: RunnableModel, calibrate: GivenInputs | st
 
     Fixed point needs none. Raises TransformError for inputs that are not the model's.
     """
-    import numpy as np
-
     ends: dict[Point, Ends] = {}
     scaled = {point for point in points.points.values() if point.grid.frac is None}
     for row in _rows(model, calibrate) if scaled else ():
@@ -176,8 +176,6 @@ ALONE = 128.0  # of a mask by itself, which is added to scores of any size
 
 def ends_of(values: Any) -> Ends:
     """The least and the largest of some values, at least one; masked ones are somewhat below all others."""
-    import numpy as np
-
     least, most = float(values.min()), float(values.max())
     bound = OF_HALF if values.dtype == np.float16 else MASKED
     if not least <= bound:
@@ -202,8 +200,6 @@ def _rows(model: RunnableModel, calibrate: GivenInputs | str) -> Iterator[Arrays
 
 def bias_on_grid(values: Any, bias: ScaledBias, weight_scale: Any, scales: Scales) -> tuple[Any, Any]:
     """The integers of a bias, and their scales: those of the input times the weight's, one for each channel."""
-    import numpy as np
-
     step = scales[bias.x][0] * np.asarray(weight_scale, np.float64).reshape(-1)
     if 1 < step.size < np.size(values):  # of a transposed convolution, whose groups share the scales of its columns
         step = np.tile(step, np.size(values) // step.size)

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
 
+import numpy as np
 import onnx
 from onnx import TensorProto
 
@@ -149,8 +150,6 @@ def _stored_tiles(
     into: node_rewriting.Replacement, layer: TiledConvolution, inputs: Cut, outputs: Cut
 ) -> list[Sequence[Names]]:
     """Names of the stored tiles, by group, column and row, such as conv.weight_g0_k0_n0."""
-    import numpy as np
-
     convolution = layer.convolution
     ends = (outputs.zeros, inputs.zeros, *(0 for _ in layer.weight.shape[2:]))
     grids: list[Sequence[Names]] = []

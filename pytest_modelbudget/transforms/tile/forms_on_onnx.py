@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import numpy as np
 from onnx import NodeProto, TensorProto
 
 from pytest_modelbudget.formats.model import Change
@@ -159,8 +160,6 @@ def _cuts(layer: TiledLinear, tile: Tile) -> tuple[Cut, Cut]:
 
 
 def _padded(weight: Any, below: int, beside: int) -> Any:
-    import numpy as np
-
     return np.pad(weight, ((0, below), (0, beside))) if below or beside else weight
 
 

@@ -7,6 +7,7 @@ from math import prod
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import onnx
 from onnx import helper, numpy_helper
 
@@ -181,8 +182,6 @@ def linear_model(
     m: int, k: int, n: int, *, bias: bool = True, dtype: str = "float32", seed: int = 0
 ) -> onnx.ModelProto:
     """x (m, k) → Gemm → y (m, n) with drawn weights: W (n, k) from N(0, 1/√k), b from N(0, 0.1)."""
-    import numpy as np
-
     generator = np.random.Generator(np.random.Philox(seed))
     arrays = {"linear.weight": (generator.standard_normal((n, k)) / k**0.5).astype(dtype)}
     if bias:

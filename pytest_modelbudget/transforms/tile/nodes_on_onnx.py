@@ -11,6 +11,8 @@ from itertools import product
 from math import prod
 from typing import Any
 
+import numpy as np
+
 from pytest_modelbudget.graph.tensor import broadcast
 from pytest_modelbudget.onnx_models.node_rewriting import Replacement, WholeOperation, operations_of
 from pytest_modelbudget.onnx_models.program import Node, Program
@@ -189,8 +191,6 @@ def recurrent(to: Writer, into: Replacement) -> None:
 
 def first_state(to: Writer, part: Replacement, at: int, direction: int, shape: Shape) -> str:
     """The state (1, batch, h) that a direction begins with."""
-    import numpy as np
-
     if not to.given(at):
         return part.store(np.zeros(shape, to.array(2).dtype), f"state.{at}")
     place = [
