@@ -16,6 +16,7 @@ from _pytest import pytester as pytesters
 
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
 from pytest_modelbudget.formats import table as formats_table
+from pytest_modelbudget.gate.pool import Pool
 from tests.builders.marks import marks_of
 from tests.builders.project import LEAN, Project
 
@@ -142,6 +143,16 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def lean_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """So are sessions that tests run by other means than a project."""
     monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(LEAN))
+
+
+@pytest.fixture(autouse=True)
+def warm_server(request: pytest.FixtureRequest, no_ci: None, lean_sessions: None) -> None:
+    """One server forks the children of all sessions in this process: the first may have a model of another framework.
+
+    A child that imports torch itself takes two seconds.
+    """
+    if "pytester" in request.fixturenames and "torch" in sys.modules:
+        Pool(1).preload([name for name in ("onnx", "onnxruntime", "torch") if find_spec(name)])
 
 
 @pytest.fixture
