@@ -17,7 +17,7 @@ from _pytest import pytester as pytesters
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
 from pytest_modelbudget.formats import table as formats_table
 from pytest_modelbudget.gate.pool import Pool
-from tests.builders.marks import marks_of
+from tests.builders.marks import ALL_MODELS, marks_of
 from tests.builders.project import LEAN, Project
 
 pytest_plugins = ["pytester"]
@@ -25,7 +25,7 @@ if find_spec("hypothesis"):  # which ONNX alone is tested without
     from hypothesis import settings
 
     # Speed is measured in benchmarks/, never by a test on a machine that does other work besides.
-    settings.register_profile("untimed", deadline=None)
+    settings.register_profile("untimed", deadline=None, max_examples=100 if ALL_MODELS else 50)
     settings.load_profile("untimed")
 
 
