@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from importlib.metadata import Distribution
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,7 +16,8 @@ from _pytest import pytester as pytesters
 
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401  # pytester forgets what runs import anew
 from pytest_modelbudget.formats import table as formats_table
-from tests.builders.marks import marks_of
+from pytest_modelbudget.gate.pool import Pool
+from tests.builders.marks import ALL_MODELS, marks_of
 from tests.builders.project import LEAN, Project
 
 pytest_plugins = ["pytester"]
@@ -23,7 +25,7 @@ if find_spec("hypothesis"):  # which ONNX alone is tested without
     from hypothesis import settings
 
     # Speed is measured in benchmarks/, never by a test on a machine that does other work besides.
-    settings.register_profile("untimed", deadline=None)
+    settings.register_profile("untimed", deadline=None, max_examples=100 if ALL_MODELS else 50)
     settings.load_profile("untimed")
 
 
@@ -90,6 +92,17 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
     return True
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """Modules and items stay until the end: no search for garbage looks at them, a fifth of this time, or later."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Slow tests come first, so that no worker is left with one when the others are done."""
     items.sort(key=lambda item: item.get_closest_marker("slow") is None)
@@ -130,6 +143,16 @@ def own_modules(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 def lean_sessions(monkeypatch: pytest.MonkeyPatch) -> None:
     """So are sessions that tests run by other means than a project."""
     monkeypatch.setenv("PYTEST_ADDOPTS", " ".join(LEAN))
+
+
+@pytest.fixture(autouse=True)
+def warm_server(request: pytest.FixtureRequest, no_ci: None, lean_sessions: None) -> None:
+    """One server forks the children of all sessions in this process: the first may have a model of another framework.
+
+    A child that imports torch itself takes two seconds.
+    """
+    if "pytester" in request.fixturenames and "torch" in sys.modules:
+        Pool(1).preload([name for name in ("onnx", "onnxruntime", "torch") if find_spec(name)])
 
 
 @pytest.fixture

@@ -19,7 +19,17 @@ import torchvision  # noqa: F401
 import pytest_modelbudget.pytest_plugin.items  # noqa: F401
 from pytest_modelbudget import measure
 from pytest_modelbudget.cli.command import main
-from tests.builders.documents import GOING_ON, NOT_PLAYED, PAGES_OF_OTHERS, RECIPES, ROOT, blocks_of, from_root, play
+from tests.builders.documents import (
+    GOING_ON,
+    NOT_PLAYED,
+    PAGES_OF_OTHERS,
+    RECIPES,
+    ROOT,
+    blocks_of,
+    from_root,
+    play,
+    run_apart,
+)
 
 pytestmark = pytest.mark.needs_torch
 
@@ -135,9 +145,22 @@ PAGES = [page for page in sorted(map(from_root, ROOT.glob(f"{RECIPES}*.md"))) if
 
 @pytest.mark.slow
 @pytest.mark.parametrize("page", [*(page for page in PAGES if page not in PAGES_OF_OTHERS), *GOING_ON[2:]])
-def test_a_how_to_leads_from_an_empty_folder_to_a_green_gate(page: str, tmp_path: Path) -> None:
+def test_a_how_to_leads_from_an_empty_folder_to_a_green_gate(
+    page: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Its files, commands and budgets, from top to bottom, with nothing that it does not name."""
-    assert play(page, tmp_path) == ""
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.syspath_prepend(pytester.path)  # as "python -m" does
+
+    def here(words: list[str], folder: Path) -> tuple[int, str]:
+        if words[0] == "pytest":
+            result = run(pytester, *words[1:])
+            return result.ret, str(result.stdout) + str(result.stderr)
+        if words[0] == "modelbudget":
+            return main(words[1:]), "".join(capsys.readouterr())
+        return run_apart(words, folder)
+
+    assert play(page, pytester.path, here) == ""
 
 
 def test_the_page_on_lock_files_shows_what_grew(project: pytest.Pytester) -> None:

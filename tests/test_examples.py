@@ -6,7 +6,6 @@ import copy
 import json
 import runpy
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -60,11 +59,9 @@ def test_a_compiler_of_your_own() -> None:
 
 
 @pytest.mark.slow
-def test_a_package_of_your_own(tmp_path: Path) -> None:
+def test_a_package_of_your_own(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """The example's two tests and six limits pass, run as its README says."""
-    run = as_its_readme_says(copied(OWN_PACKAGE, tmp_path))
-    assert run.returncode == 0, run.stdout
-    assert "8 passed" in run.stdout
+    session(pytester, monkeypatch, copied(OWN_PACKAGE, pytester.path)).assert_outcomes(passed=8)
 
 
 @pytest.mark.slow
@@ -73,19 +70,20 @@ def test_a_wider_package_of_your_own_fails(pytester: pytest.Pytester, monkeypatc
     project = copied(OWN_PACKAGE, pytester.path)
     module = project / "keyword_spotter" / "__init__.py"
     module.write_text(module.read_text().replace("HIDDEN = 64", "HIDDEN = 96"))
-    shown = failing(pytester, monkeypatch, project)
+    run = session(pytester, monkeypatch, project)
+    assert run.ret == 1
+    shown = run.stdout.str()
     params = 96 * 40 * 3 + 96 + 2 * 3 * 96 * 96 + 2 * 3 * 96 + 12 * 96 + 12
     assert f"params {params / 1000:.2f} k > 33.50 k" in shown
     assert "budgets/device.yaml::keyword_spotter" in shown
 
 
 @pytest.mark.slow
-def test_a_network_fills_its_device(tmp_path: Path) -> None:
+def test_a_network_fills_its_device(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit of the model as written, and four of it on the device."""
-    run = as_its_readme_says(copied(DEVICE, tmp_path))
-    assert run.returncode == 0, run.stdout
-    assert "5 passed" in run.stdout
-    assert "sram 6.00 KiB" in run.stdout
+    run = session(pytester, monkeypatch, copied(DEVICE, pytester.path))
+    run.assert_outcomes(passed=5)
+    assert "sram 6.00 KiB" in run.stdout.str()
 
 
 @pytest.mark.slow
@@ -94,7 +92,9 @@ def test_a_wider_network_does_not_fit(pytester: pytest.Pytester, monkeypatch: py
     project = copied(DEVICE, pytester.path)
     module = project / "watcher.py"
     module.write_text(module.read_text().replace("WIDTH = 16", "WIDTH = 17"))
-    shown = failing(pytester, monkeypatch, project)
+    run = session(pytester, monkeypatch, project)
+    assert run.ret == 1
+    shown = run.stdout.str()
     assert "sram 6.250 KiB > 6.000 KiB (+4.2%)" in shown
     assert "alive during aten::conv2d in 2.0" in shown
 
@@ -106,20 +106,12 @@ def copied(example: Path, folder: Path) -> Path:
     return project
 
 
-def as_its_readme_says(project: Path) -> subprocess.CompletedProcess[str]:
-    """A session in the project, in a process of its own."""
-    command = [sys.executable, "-m", "pytest", "--model-budget", "-p", "no:cacheprovider"]
-    return subprocess.run(command, cwd=project, capture_output=True, text=True, check=False)
-
-
-def failing(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, project: Path) -> str:
-    """What a session in the project shows, in this process, which fails."""
+def session(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch, project: Path) -> pytest.RunResult:
+    """A session in the project, as its README says, in this process."""
     monkeypatch.chdir(project)
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.syspath_prepend(project)  # as "python -m pytest" does
-    run = pytester.runpytest_inprocess("--model-budget", "-p", "no:cacheprovider")
-    assert run.ret == 1
-    return run.stdout.str()
+    return pytester.runpytest_inprocess("--model-budget", "-p", "no:cacheprovider")
 
 
 def test_a_keyword_spotter_for_a_microcontroller(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import shlex
 import subprocess
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -124,10 +124,11 @@ def _quick_start() -> Iterator[Step]:
     yield from found[:end]
 
 
-def play(page: str, folder: Path) -> str:
+Run = Callable[[list[str], Path], tuple[int, str]]
+
+
+def play(page: str, folder: Path, run: Run) -> str:
     """Do the steps of a page in an empty folder, and run the gate where it has a budget; the output that went wrong."""
-    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
-    modules = {"pytest": ["-m", "pytest"], "modelbudget": ["-m", "pytest_modelbudget.cli"], "python": []}
     gate: list[Step] = [("run", ["pytest", "--model-budget"])]
     for kind, words in [*steps(page), *gate]:
         if kind == "write":
@@ -135,11 +136,19 @@ def play(page: str, folder: Path) -> str:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(words[1], encoding="utf-8")
             continue
-        command = [sys.executable, *modules[words[0]], *words[1:]]
-        ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
-        if ran.returncode and (words != gate[0][1] or any(folder.rglob("budgets/*.yaml"))):
-            return f"$ {shlex.join(words)}\n{ran.stdout}{ran.stderr}"
+        code, printed = run(words, folder)
+        if code and (words != gate[0][1] or any(folder.rglob("budgets/*.yaml"))):
+            return f"$ {shlex.join(words)}\n{printed}"
     return ""
+
+
+def run_apart(words: list[str], folder: Path) -> tuple[int, str]:
+    """A command in a process of its own: its exit code, and what it prints."""
+    environment = {**os.environ, "HF_HUB_OFFLINE": "1", "PYTHONPATH": str(ROOT), "COLUMNS": "80"}
+    modules = {"pytest": ["-m", "pytest"], "modelbudget": ["-m", "pytest_modelbudget.cli"], "python": []}
+    command = [sys.executable, *modules[words[0]], *words[1:]]
+    ran = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    return ran.returncode, ran.stdout + ran.stderr
 
 
 def _strings(value: Any) -> Iterator[str]:

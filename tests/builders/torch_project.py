@@ -93,10 +93,10 @@ class TorchProject:
         pytester.mkdir("budgets")
 
     def run(self, transforms: str, model: str = "nets:net", *args: str) -> pytest.RunResult:
-        """The gate over one model with these lines below its ``transforms:``, which is line 6."""
+        """The gate over one model with these lines below its ``transforms:``, which is line 6, in this process."""
         text = f"{HEAD}  net:\n    torch: {model}\n    transforms:\n{transforms}"
         (self.pytester.path / "budgets" / "a.yaml").write_text(text)
-        options = ("-p", "no:cacheprovider", "-Werror", "--model-budget", *args)
+        options = ("-p", "no:cacheprovider", "-Werror", "--model-budget", "--model-budget-workers=0", *args)
         return self.pytester.runpytest_inprocess(*options, "--model-budget-report=json:out.json")
 
     @property

@@ -17,6 +17,7 @@ from pytest_modelbudget.formats.source import InputSpecs, ModelSource, TensorSpe
 from pytest_modelbudget.graph.graph import Graph
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.registry import tables
+from tests.builders.marks import each_in_turn
 from tests.builders.module_transforms import EXACT, applied, tiled
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.filterwarnings("ignore")]  # torch's compiler warns about many things
@@ -176,10 +177,9 @@ WRITES: dict[str, Callable[[torch.Tensor, float], object]] = {
 }
 
 
-@pytest.mark.parametrize("is_given", [True, False], ids=["given", "closure"])
-@pytest.mark.parametrize("write", WRITES.values(), ids=WRITES)
-def test_what_is_written_into_is_another_value(write: Callable[[torch.Tensor, float], object], is_given: bool) -> None:
-    first, second = (written(write, factor, is_given=is_given) for factor in (2, 3))
+@pytest.mark.parametrize(("write", "read"), each_in_turn([(write,) for write in WRITES], ("given", "closure")))
+def test_what_is_written_into_is_another_value(write: str, read: str) -> None:
+    first, second = (written(WRITES[write], factor, is_given=read == "given") for factor in (2, 3))
     assert compared(first, second).reason == UNKNOWN
     assert compared(first, first).outcome == "within"
 

@@ -35,6 +35,7 @@ def echo(wrong=0.0):
 """
 DATA = "{data: ../data.npz, metric: top1"
 MODEL = "  net:\n    torch: nets:echo\n    inputs: float32 1x6\n    isolate: false\n"
+IN_BATCHES = MODEL.replace("1x6", "8x6")
 
 
 @pytest.fixture
@@ -71,7 +72,9 @@ def compared(wrong: float, limits: str) -> str:
 
 def test_limits_of_a_model_and_a_transform(echo: Project, monkeypatch: pytest.MonkeyPatch) -> None:
     """974 of 1,000 are right, and of 20 rows that the other model flips, none; both are run once."""
-    models = f"{MODEL}    evaluate: {DATA}, min: 97.4 %}}\n    transforms:\n{compared(0.02, '{min: 97%, drop: 1%}')}"
+    models = (
+        f"{IN_BATCHES}    evaluate: {DATA}, min: 97.4 %}}\n    transforms:\n{compared(0.02, '{min: 97%, drop: 1%}')}"
+    )
     echo.budget(models)
     runs = []
     monkeypatch.setattr(stored, "evaluate", lambda *args: runs.append(args) or evaluate.evaluate(*args))
@@ -92,7 +95,7 @@ def test_limits_of_a_model_and_a_transform(echo: Project, monkeypatch: pytest.Mo
 
 def test_a_minimum_locks_and_is_updated(echo: Project) -> None:
     """create fills auto and locks the number; fix lowers a minimum that is broken, in the budget and its lock."""
-    echo.budget(f"{MODEL}    evaluate: {DATA}, min: auto}}\n")
+    echo.budget(f"{IN_BATCHES}    evaluate: {DATA}, min: auto}}\n")
     echo.run("--model-budget-update=create")
     path = echo.path / "budgets" / "a.yaml"
     assert "min: 97.4 %" in path.read_text()

@@ -83,7 +83,7 @@ def test_a_format_that_runs_is_compared_and_changed(pytester: pytest.Pytester, m
     folder = pytester.mkdir("budgets")
     (folder / "net.matrix").write_text(json.dumps(WEIGHT))
     (folder / "nets.yaml").write_text(BUDGET)
-    pytester.runpytest_subprocess("--model-budget", "--model-budget-report=json:out.json")
+    pytester.runpytest_inprocess("-p", "no:cacheprovider", "--model-budget", "--model-budget-report=json:out.json")
     report: dict[str, Any] = json.loads((pytester.path / "out.json").read_text())
     outcomes = {
         transform["name"]: transform["equivalence"]["outcome"]

@@ -56,7 +56,7 @@ def reworded(draw: st.DrawFn) -> str:
     return text
 
 
-@settings(max_examples=250 * TIMES)
+@settings(max_examples=125 * TIMES)
 @given(reworded())
 def test_what_the_reader_reads_the_schema_accepts(text: str) -> None:
     """An editor never marks a budget that the gate holds; what it marks, the gate refuses."""
@@ -67,7 +67,7 @@ QUANTITIES = st.builds("{}{}".format, st.integers(0, 10**9), st.sampled_from((""
 AROUND = st.sampled_from(("", "  # é: 'why' {not} a.b", " # \U0001f600"))
 
 
-@settings(max_examples=150 * TIMES)
+@settings(max_examples=75 * TIMES)
 @given(QUANTITIES, QUANTITIES, st.sampled_from(("", "'", '"')), AROUND, st.sampled_from(("\n", "\r\n")), st.booleans())
 def test_an_update_changes_its_scalar_and_nothing_else(
     old: str, new: str, quote: str, comment: str, newline: str, in_flow: bool
@@ -82,7 +82,7 @@ def test_an_update_changes_its_scalar_and_nothing_else(
     assert edited(after, "b.yaml", [Edit(keys, old)]) == before
 
 
-@settings(max_examples=100 * TIMES)
+@settings(max_examples=50 * TIMES)
 @given(reworded(), QUANTITIES)
 def test_an_update_of_any_budget_reads_as_the_new_quantity(text: str, new: str) -> None:
     """Wherever a maximum stands, the one limit holds the new quantity, and all others what they held."""

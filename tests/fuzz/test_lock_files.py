@@ -22,7 +22,7 @@ KEYS = ("value", "unit", "exact", "with", "parts", "cut", "schema", "models", ""
 PIECES = (b"", b"0", b"9", b"-", b".", b"e9", b",", b"\xff", b"\x00", b"\xef\xbb\xbf", b"\\ud800", b"\\u0031", b"\n",
           b"null", b"NaN", b"Infinity", b"[" * 5000, b"{", b"}", b"]", b'"', b'"value": 1, ', b'"cut": 1, ', b"//",
           "\u0663".encode(), "\u2028".encode(), b"1" * 5000, b"true")  # fmt: skip
-TRIES = settings(max_examples=150 * TIMES)
+TRIES = settings(max_examples=75 * TIMES)
 
 
 def said(text: str) -> dict[str, Any]:

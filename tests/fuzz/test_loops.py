@@ -92,7 +92,7 @@ def written_out(each: Rounds, *, returns_states: bool) -> onnx.ModelProto:
     return model(nodes, [value("x", 8)], [value(name, 8) for name in returned], [ZEROS])
 
 
-@settings(max_examples=60 * TIMES, deadline=None)
+@settings(max_examples=30 * TIMES, deadline=None)
 @given(rounds())
 def test_a_loop_costs_what_its_runs_cost_one_behind_the_other(each: Rounds) -> None:
     """What lives is that of the program as it stands; what moves, that of one of which every state is wanted."""

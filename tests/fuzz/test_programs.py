@@ -74,7 +74,7 @@ def run(graph: Graph) -> list[int]:
     return seen or [sum(storage.nbytes for storage in memory)]
 
 
-@settings(max_examples=200 * TIMES)
+@settings(max_examples=100 * TIMES)
 @given(programs())
 def test_every_step_holds_what_a_machine_holds_that_counts_references(graph: Graph) -> None:
     """Step by step, not at the peak alone; and the peak is the most of them, with shares that add up to it."""
@@ -85,7 +85,7 @@ def test_every_step_holds_what_a_machine_holds_that_counts_references(graph: Gra
     assert sum(share.value for share in peak.shares) == peak.value
 
 
-@settings(max_examples=200 * TIMES)
+@settings(max_examples=100 * TIMES)
 @given(programs())
 def test_the_largest_operation_is_no_more_than_the_peak_and_the_peak_no_more_than_all(graph: Graph) -> None:
     """An operation's own operands are alive with it; and nothing is alive twice."""
@@ -97,7 +97,7 @@ def test_the_largest_operation_is_no_more_than_the_peak_and_the_peak_no_more_tha
     assert peak <= sum(storage.nbytes for storage in activations)
 
 
-@settings(max_examples=100 * TIMES)
+@settings(max_examples=50 * TIMES)
 @given(programs(), st.integers(1, 1000))
 def test_who_returns_more_holds_no_less(graph: Graph, position: int) -> None:
     """One more value that the caller gets never lowers what any step holds."""

@@ -17,7 +17,7 @@ WHOLE = st.sampled_from([symbol for symbol, unit in UNITS.items() if unit.whole]
 NEAR_PREFIXES = st.builds(lambda digits, power: digits * 10**power, st.integers(0, 2000), st.integers(0, 6))
 COUNTS = st.integers(0, 10**17) | NEAR_PREFIXES
 SHARES = st.fractions(0, 10**13, max_denominator=10**6)
-TRIES = settings(max_examples=200 * TIMES)
+TRIES = settings(max_examples=100 * TIMES)
 DIGITS = r"[0-9]{1,4}([_.][0-9]{1,4})?(e[0-9]{1,2})?"
 WRITTEN = st.from_regex(DIGITS + "[ ]{0,2}(K|k|M|m|G|T|P|Ki|Mi|u)?[A-Za-z/%]{0,5}", fullmatch=True)
 

@@ -147,17 +147,21 @@ BROKEN = {
 }  # fmt: skip
 
 
-def test_what_breaks_is_said(project: Path) -> None:
+def test_what_breaks_is_said(project: Path, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each mistake fails with its own sentence."""
     lines = "".join(f"      t{i}: {entry}\n" for i, (entry, _) in enumerate(BROKEN.values()))
     budget = "model_budget: 1\nmodels:\n  net:\n    onnx: net.onnx\n    transforms:\n" + lines
     before = (project / "budgets" / "net.onnx").read_bytes()
-    run, _ = session(project, budget)
-    assert run.returncode == 1
+    (project / "budgets" / "net.yaml").write_text(budget, encoding="utf-8")
+    (project / "conftest.py").unlink()
+    monkeypatch.chdir(project)
+    monkeypatch.syspath_prepend(project)
+    run = pytester.runpytest_inprocess("--model-budget", "-p", "no:cacheprovider")
+    assert run.ret == 1
     assert (project / "budgets" / "net.onnx").read_bytes() == before
-    shown = " ".join(run.stdout.split())
+    shown = " ".join(run.stdout.str().split())
     for what, (_, sentence) in BROKEN.items():
-        assert sentence in shown, f"{what}: {run.stdout}"
+        assert sentence in shown, what
 
 
 def test_check_equivalence(project: Path) -> None:

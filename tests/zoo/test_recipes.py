@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.builders.documents import PAGES_OF_OTHERS, play
+from tests.builders.documents import PAGES_OF_OTHERS, play, run_apart
 from tests.builders.marks import needs
 
 pytestmark = [pytest.mark.needs_torch, pytest.mark.zoo]
@@ -21,4 +21,4 @@ pytestmark = [pytest.mark.needs_torch, pytest.mark.zoo]
 )
 def test_a_recipe_leads_to_a_green_gate(page: str, tmp_path: Path) -> None:
     """Its files, commands and budgets, from top to bottom."""
-    assert play(page, tmp_path) == ""
+    assert play(page, tmp_path, run_apart) == ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,7 @@ from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.torch_models.weights import redraw
+from tests.builders.marks import each_in_turn
 from tests.builders.module_transforms import applied, quantised, sources
 
 pytestmark = pytest.mark.needs_torch
@@ -35,10 +37,14 @@ def bits(width: int = 8, *, calibrate: Any = "drawn", **given: Any) -> dict[str,
     return {"bits": width, "symmetric": False, "calibrate": calibrate, **given}
 
 
-@pytest.mark.parametrize("passes", [{"fold_batchnorm": False, "fuse_activations": ()}, {}], ids=["as written", "fused"])
-@pytest.mark.parametrize("name", ["alexnet", "resnet18", "mobilenet_v2", "swin_t"])
-def test_costs_are_those_of_a_lowered_model(name: str, passes: dict[str, Any]) -> None:
+PASSES: dict[str, dict[str, Any]] = {"as written": {"fold_batchnorm": False, "fuse_activations": ()}, "fused": {}}
+NETWORKS = [("alexnet",), ("resnet18",), ("mobilenet_v2",), ("swin_t",)]
+
+
+@pytest.mark.parametrize(("name", "how"), each_in_turn(NETWORKS, [*PASSES]))
+def test_costs_are_those_of_a_lowered_model(name: str, how: str) -> None:
     """Eight bits for all, quantised or lowered: every metric of the program is the same."""
+    passes = PASSES[how]
     source = ModelSource(
         "torch", getattr(torchvision_models, name), InputSpecs((TensorSpec("float32", (1, 3, 224, 224)),))
     )
@@ -78,7 +84,14 @@ def mixed() -> nn.Module:
     return made
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.fixture(scope="module")
+def every_format(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelSource]:
+    """The net in every format, exported once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return sources(mixed(), (1, 3, 16, 16), tmp_path_factory.mktemp("mixed"))
+
+
 @pytest.mark.parametrize(
     "given",
     [
@@ -94,10 +107,10 @@ def mixed() -> nn.Module:
         ),
     ],
 )  # fmt: skip
-def test_outputs_of_rounded_runs(given: dict[str, Any], tmp_path: Path) -> None:
+def test_outputs_of_rounded_runs(given: dict[str, Any], every_format: dict[str, ModelSource]) -> None:
     """Every format rounds at the same places: all lose something, and within 6 dB the same."""
     noise = []
-    for name, source in sources(mixed(), (1, 3, 16, 16), tmp_path).items():
+    for name, source in every_format.items():
         found = quantised(source, **given).verify(Claim(Kind.LOSSY, {Bound.SQNR: Fraction(12)}, families=("normal",)))
         assert found.outcome == "within", (name, found.reason)
         noise.append(found.outputs[0].figures.sqnr)

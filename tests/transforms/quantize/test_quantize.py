@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from fractions import Fraction
@@ -60,7 +61,14 @@ LAYERS = ((8, 27), (8, 18), (16, 128), (5, 16))  # of the net: outputs, weights 
 PRODUCTS = (14 * 14 * 8 * 27, 12 * 12 * 8 * 18, 16 * 128, 5 * 16)
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.fixture(scope="module")
+def every_format(tmp_path_factory: pytest.TempPathFactory) -> dict[str, ModelSource]:
+    """The net in every format, exported once."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return sources(net(), (1, 3, 16, 16), tmp_path_factory.mktemp("net"))
+
+
 @pytest.mark.parametrize(
     ("given", "weight_bits", "scales"),
     [
@@ -75,14 +83,14 @@ PRODUCTS = (14 * 14 * 8 * 27, 12 * 12 * 8 * 18, 16 * 128, 5 * 16)
     ],
 )
 def test_costs_are_alike_in_every_format(
-    given: dict[str, Any], weight_bits: tuple[int, ...], scales: tuple[int, ...], tmp_path: Path
+    given: dict[str, Any], weight_bits: tuple[int, ...], scales: tuple[int, ...], every_format: dict[str, ModelSource]
 ) -> None:
     """Weights of their bits, biases and scales of 32, and products of 32 bits by those of the weight."""
     sizes = [outputs * fan_in * bits // 8 for (outputs, fan_in), bits in zip(LAYERS, weight_bits, strict=True)]
     memory = sum(sizes) + 4 * (sum(scales) + 8 + 8 + 16 + 5)
     bops = sum(count * 32 * bits for count, bits in zip(PRODUCTS, weight_bits, strict=True))
     params = sum(outputs * (fan_in + 1) for outputs, fan_in in LAYERS)
-    for name, source in sources(net(), (1, 3, 16, 16), tmp_path).items():
+    for name, source in every_format.items():
         done = quantised(source, **given)
         found = numbers(done)
         assert [found[key] for key in PLAIN] == [params, memory, sum(PRODUCTS), bops], name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
+from itertools import pairwise, product
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +14,7 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.onnx_models.session import OnnxRun
 from pytest_modelbudget.transforms.tile.grid import Tile
 from pytest_modelbudget.transforms.tile.linear_on_onnx import Tiling, tiled_linears
+from tests.builders.marks import each_in_turn
 from tests.builders.onnx_graphs import integers, model, node, stored, value
 from tests.builders.onnx_linears import drawn, expected, in_float64, is_close, linear, operators, written
 
@@ -31,13 +32,14 @@ def check(proto: onnx.ModelProto, tiling: Tiling, shape: tuple[int, ...], folder
         assert list(getattr(twin.graph, side)) == list(getattr(proto.graph, side))
 
 
-@pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("pads", [False, True], ids=["ragged", "pad"])
-@pytest.mark.parametrize("n", SIZES)
-@pytest.mark.parametrize("k", SIZES)
-def test_every_size(k: int, n: int, pads: bool, form: str, tmp_path: Path) -> None:
+EDGES = [f"{form}, {edge}" for form in FORMS for edge in ("ragged", "pad")]
+
+
+@pytest.mark.parametrize(("k", "n", "how"), each_in_turn([*product(SIZES, SIZES)], EDGES))
+def test_every_size(k: int, n: int, how: str, tmp_path: Path) -> None:
     """Below, at and above the tile, with and without a bias, on matrices and on 3-D inputs."""
-    tiling = Tiling(Tile(None, 64, 64, pads=pads), form)
+    form, edge = how.split(", ")
+    tiling = Tiling(Tile(None, 64, 64, pads=edge == "pad"), form)
     check(linear(k, n), tiling, (3, k), tmp_path)
     check(linear(k, n, leading=(2, 3), bias=False), tiling, (2, 3, k), tmp_path)
 

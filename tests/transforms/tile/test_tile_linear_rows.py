@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from math import prod
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from pytest_modelbudget.metrics.costs import CostedGraph
 from pytest_modelbudget.metrics.table import metric_table
 from pytest_modelbudget.ops.table import builtin_ops
 from pytest_modelbudget.registry import tables
+from tests.builders.marks import each_in_turn
 from tests.builders.onnx_linears import linear, written
 
 pytestmark = pytest.mark.needs_torch
@@ -32,9 +34,11 @@ def source(format: str, leading: tuple[int, ...], folder: Path) -> ModelSource:
     return ModelSource("torch", nn.Sequential(nn.Linear(K, N)), specs)
 
 
-@pytest.mark.parametrize("edge", ["ragged", "pad"])
-@pytest.mark.parametrize("leading", [(3,), (4,), (5, 3), ()], ids=str)
-@pytest.mark.parametrize("format", ["torch", "onnx"])
+@pytest.mark.parametrize(
+    ("format", "leading", "edge"),
+    each_in_turn([*product(("torch", "onnx"), ((3,), (4,), (5, 3), ()))], ("ragged", "pad")),
+    ids=str,
+)
 def test_rows_cost_alike(format: str, leading: tuple[int, ...], edge: str, tmp_path: Path) -> None:
     """All leading axes are one; padded, ⌈rows / 2⌉ · 2 rows of 48 inputs to 72 outputs.
 
@@ -53,10 +57,12 @@ def test_rows_cost_alike(format: str, leading: tuple[int, ...], edge: str, tmp_p
 
 
 @pytest.mark.filterwarnings("ignore:Initializing zero-element tensors")
-@pytest.mark.parametrize("edge", ["ragged", "pad"])
 @pytest.mark.parametrize(
-    ("shape", "inputs", "tile"),
-    [((0, 3), 3, (2, 2, 2)), ((2, 0, 3), 3, (2, 2, 2)), ((0, 3), 3, (None, 2, 2)), ((2, 0), 0, (2, 2, 2))],
+    ("shape", "inputs", "tile", "edge"),
+    each_in_turn(
+        [((0, 3), 3, (2, 2, 2)), ((2, 0, 3), 3, (2, 2, 2)), ((0, 3), 3, (None, 2, 2)), ((2, 0), 0, (2, 2, 2))],
+        ("ragged", "pad"),
+    ),
     ids=str,
 )
 def test_an_empty_axis_is_one_empty_tile(
