@@ -26,7 +26,7 @@ from pytest_modelbudget.torch_models.failing_layer import what_it_takes
 from pytest_modelbudget.torch_models.packed_weights import packed_objects
 from pytest_modelbudget.torch_models.values import PLAIN_TENSORS
 from pytest_modelbudget.torch_models.versions import is_traceable_wrapper_subclass
-from pytest_modelbudget.torch_models.weights import module_tree, weights_of
+from pytest_modelbudget.torch_models.weights import BATCH_NORMS, CONVOLUTIONS, module_tree, weights_of
 from pytest_modelbudget.units import with_article
 
 OTHER_FILLS = (
@@ -93,7 +93,8 @@ class UnfilledParameters(TorchFunctionMode):
 
 
 # Layers of torch's own whose ``reset_parameters`` does nothing but fill these.
-FILLED_LAYERS = (nn.Linear, versions.ConvNd, nn.LayerNorm, nn.GroupNorm, versions.NormBase)
+WITH_STATISTICS = (*BATCH_NORMS, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d)
+FILLED_LAYERS = (nn.Linear, *CONVOLUTIONS, nn.LayerNorm, nn.GroupNorm, *WITH_STATISTICS)
 
 
 @contextmanager
@@ -111,7 +112,7 @@ def initialisation_skipped() -> Iterator[UnfilledParameters]:
                 reset(layer)  # a weight that is computed, or a subclass with other ones
                 return
             unfilled.skipped += 1
-            if isinstance(layer, versions.NormBase):
+            if isinstance(layer, WITH_STATISTICS):
                 layer.reset_running_stats()
 
         return without

@@ -120,9 +120,8 @@ class EagerMode(versions.TorchDispatchMode):  # type: ignore[no-untyped-call]  #
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()  # type: ignore[no-untyped-call]
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False
+
+setattr(EagerMode, versions.GUARDED, classmethod(lambda cls: False))
 
 
 # Made of products of matrices, which take a conjugated operand as it is; in inference mode torch copies it for them.

@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from pytest_modelbudget.errors import TraceError
-from pytest_modelbudget.torch_models.versions import CALL, ConvNd
+from pytest_modelbudget.torch_models.versions import CALL
+from pytest_modelbudget.torch_models.weights import CONVOLUTIONS
 
 CODE_OF_CALLS = getattr(nn.Module, CALL).__code__
 # How layers say that they want one dimension more: BatchNorm2d, Conv2d and Linear, each in its own words.
@@ -95,7 +96,7 @@ def _lacks_batch(words: str) -> bool:
 
 def _is_one_sample(shapes: Sequence[torch.Size], model: nn.Module) -> bool:
     """Whether the first input is (channels, size ...) to the first convolution: torch runs that, and fails below."""
-    first = next((module for module in model.modules() if isinstance(module, ConvNd)), None)
+    first = next((module for module in model.modules() if isinstance(module, CONVOLUTIONS)), None)
     if first is None or not shapes:
         return False
     return len(shapes[0]) == 1 + len(first.kernel_size) and shapes[0][0] == first.in_channels

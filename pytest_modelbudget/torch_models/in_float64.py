@@ -11,7 +11,8 @@ from torch import nn
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models.bodies import Reason, RunningMode
 from pytest_modelbudget.torch_models.values import CallInputs
-from pytest_modelbudget.torch_models.versions import CONVERT, OpOverload, disable_current_modes, schema_of
+from pytest_modelbudget.torch_models.versions import OpOverload, disable_current_modes, schema_of
+from pytest_modelbudget.torch_models.weights import module_tree, weights_of
 
 WIDER = {  # what each narrow type is computed in
     **dict.fromkeys((torch.float32, torch.float16, torch.bfloat16), torch.float64),
@@ -24,7 +25,9 @@ CPU_ALLOCATOR = "DefaultCPUAllocator"  # whose name tells its errors, of no clas
 def in_float64(model: nn.Module) -> nn.Module:
     """The same module, changed in place: weights and tensor attributes upcast exactly."""
     model.double()  # which leaves complex weights as they are
-    getattr(model, CONVERT)(_widened)
+    for weight in weights_of(module_tree(model)):
+        if weight.is_complex():
+            weight.data = _widened(weight.data)
     for module in model.modules():
         if isinstance(module, torch.jit.ScriptModule):
             continue

@@ -25,8 +25,10 @@ from pytest_modelbudget.torch_models.shapes import SHAPES, Shape
 from pytest_modelbudget.torch_models.values import META, STORED, TorchValues, is_on_meta, tensors_in
 from pytest_modelbudget.torch_models.versions import (
     FakeTensor,
+    FakeTensorMode,
     HigherOrderOperator,
     OpOverload,
+    current_modes,
     is_traceable_wrapper_subclass,
 )
 from pytest_modelbudget.torch_models.weights import ModuleTree, paths_of
@@ -448,7 +450,7 @@ class Recorder(EagerMode):
             self._note_parameter(tensor, constant)
         if self._way == "fake" and type(tensor) is torch.Tensor and constant.unsized == "":
             # The fake tensor that stands for it, each time: a view of that is one of the constant.
-            mode: Any = torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE)
+            mode = next(each for each in current_modes() if isinstance(each, FakeTensorMode))
             self._fakes.append(mode.from_tensor(tensor))
             self._values.adopt(self._fakes[-1], tensor)
         return constant

@@ -16,14 +16,9 @@ from torch._ops import _compute_keyset as compute_keyset
 from torch._prims_common import suggest_memory_format
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode, UnsupportedOperatorException
 from torch.autograd import forward_ad
-from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
-from torch.nn.modules.batchnorm import _NormBase as NormBase
-from torch.nn.modules.conv import _ConvNd as ConvNd
-from torch.nn.modules.conv import _ConvTransposeNd as ConvTransposeNd
 from torch.utils import _pytree as pytree
 from torch.utils._python_dispatch import TorchDispatchMode, is_traceable_wrapper_subclass
 from torch.utils._python_dispatch import _disable_current_modes as disable_current_modes
-from torch.utils._python_dispatch import _get_current_dispatch_mode as current_mode
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack as current_modes
 
 from pytest_modelbudget.errors import TransformError
@@ -33,18 +28,17 @@ C: Any = torch._C
 functorch: Any = C._functorch
 JAGGED = "torch.nested._internal.nested_tensor"  # takes seconds to load
 COMPILER, QUANTISERS = "torch._dynamo", "torch.ao.quantization.fx._decomposed"  # modules that take seconds to load
+GUARDED = "_should_skip_dynamo"  # of a dispatch mode, whether it has a guard against compiling in it
 PASS_ON = ("torch._tensor", "torch.overrides", "torch.utils._device")  # Python code that asks modes for its caller
 
 # Of tensors and storages. Which memory is it, by its address: that of the values is 0 where there are none.
 address_of: Callable[[Any], int] = attrgetter("_cdata")
 base_of = attrgetter("_base")
-IS_PARAMETER = "_is_param"  # where isinstance looks, whatever the class
 SPARSE_PARTS = ("_values", "_indices")  # without the copy that the public ones make
 
 # Of modules: what every one has, in its order and with what is None.
 PARAMETERS, BUFFERS, SUBMODULES = "_parameters", "_buffers", "_modules"
 TRANSIENT = "_non_persistent_buffers_set"  # names of buffers that no state dict has
-CONVERT = "_apply"  # a method that changes each of these tensors by a function, as double() does
 parameters_of, buffers_of, submodules_of = map(attrgetter, (PARAMETERS, BUFFERS, SUBMODULES))
 CALL, COMPILED_CALL = "_call_impl", "_compiled_call_impl"  # what every call goes through
 SAVING = ("state_dict", "_save_to_state_dict", "get_extra_state")
@@ -207,7 +201,7 @@ def jagged_dummy_made_apart(had_one: bool) -> bool:
     jagged: Any = sys.modules[JAGGED]
     jagged._dummy_instance = None
     with disable_current_modes(), torch.inference_mode(False):
-        jagged._nt_view_dummy()
+        torch.nested.nested_tensor_from_jagged(torch.zeros(1), torch.tensor([0, 1]))
     return True
 
 
@@ -220,4 +214,4 @@ def passed_on(names: Iterable[str], key: str) -> Iterator[None]:
             library.impl(name, torch.library.fallthrough_kernel, key, **OVERRIDES)
         yield
     finally:
-        library._destroy()
+        del library  # which takes its kernels back

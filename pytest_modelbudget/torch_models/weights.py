@@ -24,6 +24,10 @@ from pytest_modelbudget.torch_models.values import PLAIN_TENSORS, TorchValues, d
 from pytest_modelbudget.torch_models.versions import buffers_of, is_traceable_wrapper_subclass, memory_of, parameters_of
 from pytest_modelbudget.units import with_article
 
+# Layers of torch, with those of users that are made of them.
+TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d, *TRANSPOSED)
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 ModuleTree = tuple[tuple[str, nn.Module], ...]
 Spot = tuple[Any, Any]  # where something is held: a container, and a key or place in it
 
@@ -335,7 +339,7 @@ def _alike(twin: Any, tensor: torch.Tensor) -> torch.Tensor:
     elif type(twin) is torch.Tensor and is_traceable_wrapper_subclass(tensor):
         twin = twin.as_subclass(_seen_as(kind))
     elif is_parameter:
-        setattr(twin, versions.IS_PARAMETER, True)
+        twin = nn.Parameter(twin, requires_grad=False)  # on the same memory, of the same class
     if is_parameter and tensor.requires_grad and (twin.is_floating_point() or twin.is_complex()):
         twin.requires_grad_()
     return cast("torch.Tensor", twin)

@@ -17,11 +17,11 @@ from pytest_modelbudget.formats.model import Change
 from pytest_modelbudget.graph.graph import Graph, Op
 from pytest_modelbudget.graph.tensor import Storage
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.versions import BatchNorm, ConvNd, ConvTransposeNd
+from pytest_modelbudget.torch_models.weights import BATCH_NORMS, CONVOLUTIONS, TRANSPOSED
 from pytest_modelbudget.transforms.on_torch import change_module
 from pytest_modelbudget.transforms.transform import Changed, Settings
 
-FEEDERS = (ConvNd, nn.Linear)
+FEEDERS = (*CONVOLUTIONS, nn.Linear)
 BATCH_NORM = "aten::batch_norm"
 
 
@@ -64,10 +64,10 @@ def pairs_of(model: nn.Module, feeding: Mapping[str, str]) -> dict[str, str]:
     return {
         norm: feeder
         for norm, feeder in feeding.items()
-        if isinstance(modules.get(norm), BatchNorm)
+        if isinstance(modules.get(norm), BATCH_NORMS)
         and modules[norm].running_mean is not None
         and isinstance(modules.get(feeder), FEEDERS)
-        and not (isinstance(modules[feeder], ConvTransposeNd) and modules[feeder].groups != 1)
+        and not (isinstance(modules[feeder], TRANSPOSED) and modules[feeder].groups != 1)
     }
 
 
@@ -79,14 +79,14 @@ def folded(model: nn.Module, pairs: Mapping[str, str]) -> nn.Module:
         if isinstance(layer, nn.Linear):
             fused: nn.Module = fuse_linear_bn_eval(layer, statistics)
         else:
-            turned = isinstance(layer, ConvTransposeNd)
+            turned = isinstance(layer, TRANSPOSED)
             fused = fuse_conv_bn_eval(layer, statistics, transpose=turned)
         model.set_submodule(feeder, fused)
         model.set_submodule(norm, nn.Identity())
     return model
 
 
-def with_affine(norm: BatchNorm) -> BatchNorm:
+def with_affine(norm: Any) -> Any:
     """The batch norm, changed in place: with γ = 1 and β = 0 where it has none.
 
     torch's own folding into a linear layer takes no other.
@@ -102,7 +102,7 @@ def with_affine(norm: BatchNorm) -> BatchNorm:
 
 def _changes(model: nn.Module, pairs: Mapping[str, str]) -> Iterator[Change]:
     for path, module in model.named_modules():
-        if isinstance(module, BatchNorm):
+        if isinstance(module, BATCH_NORMS):
             kind = type(module).__name__
             if path in pairs:
                 yield Change(path, kind, f"folded into {pairs[path]}")

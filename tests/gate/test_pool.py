@@ -22,6 +22,7 @@ from pytest_modelbudget.registry import tables
 
 MEASURE = Measure(ModelSource("onnx", "nothing.onnx"), (), False)
 pytestmark = pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="open files are counted in /proc")
+CAN_FORK = pytest.mark.skipif(not hasattr(os, "fork"), reason="a system without fork, as Windows")
 
 
 def interrupted(*_: object, **__: object) -> None:
@@ -220,7 +221,7 @@ def test_a_step_that_runs_alone_waits_and_is_waited_for() -> None:
     assert sorted(order) == ["a", "alone", "b", "late"]
 
 
-@pytest.mark.parametrize("start", ["forkserver", "spawn"])
+@pytest.mark.parametrize("start", [pytest.param("forkserver", marks=CAN_FORK), "spawn"])
 def test_children_start_as_the_variable_says(start: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A spawned child answers as a forked one does: a system without fork has the same reports."""
     monkeypatch.setenv(pools.START, start)

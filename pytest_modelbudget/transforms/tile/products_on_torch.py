@@ -30,7 +30,7 @@ from pytest_modelbudget.ops.rule import SUMMED
 from pytest_modelbudget.torch_models.recording import signature
 from pytest_modelbudget.torch_models.rewriting import Call, MadeOf, Rewrite
 from pytest_modelbudget.torch_models.running import TorchModel
-from pytest_modelbudget.torch_models.versions import current_mode
+from pytest_modelbudget.torch_models.versions import current_modes
 from pytest_modelbudget.transforms.on_torch import change_operations
 from pytest_modelbudget.transforms.tile.grid import (
     Tile,
@@ -117,7 +117,7 @@ def computed(columns: Sequence[Callable[[], torch.Tensor]], *, is_large: bool) -
     own thread does, so that under one there may be but that thread.
     """
     threads = torch.get_num_threads()
-    in_turn = not is_large or threads == 1 or current_mode() is not None
+    in_turn = not is_large or threads == 1 or bool(current_modes())
     keeps_grad, infers = torch.is_grad_enabled(), torch.is_inference_mode_enabled()
 
     def compute(column: Callable[[], torch.Tensor]) -> torch.Tensor:
@@ -158,7 +158,7 @@ def summed(
 
 def is_unseen(*operands: torch.Tensor) -> bool:
     """Whether the making of a result of these is not observed: no mode, and no gradient."""
-    return current_mode() is None and not any(each.requires_grad for each in operands)
+    return not current_modes() and not any(each.requires_grad for each in operands)
 
 
 def adds_in_place(total: torch.Tensor) -> bool:
