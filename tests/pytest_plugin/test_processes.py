@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from pytest_modelbudget.gate import watch
 from pytest_modelbudget.gate.pool import Pool
 from tests.builders.documents import blocks
 from tests.builders.marks import ALL_MODELS, one_of_many, usually
@@ -48,10 +49,13 @@ def repository(pytester: pytest.Pytester) -> Path:
     return pytester.path
 
 
-def run(pytester: pytest.Pytester, lines: list[str], *args: str) -> tuple[pytest.RunResult, dict[str, Any]]:
-    """The gate over these models in a process of its own, and its report."""
+def run(
+    pytester: pytest.Pytester, lines: list[str], *args: str, apart: bool = False
+) -> tuple[pytest.RunResult, dict[str, Any]]:
+    """The gate over these models, in this process or in one of its own, and its report."""
     (pytester.path / "budgets" / "a.yaml").write_text(HEAD + "".join(lines), encoding="utf-8")
-    result = pytester.runpytest_subprocess(
+    start = pytester.runpytest_subprocess if apart else pytester.runpytest_inprocess
+    result = start(
         "-p",
         "no:cacheprovider",
         "--model-budget",
@@ -195,14 +199,15 @@ def is_alive(pid: int) -> bool:
 
 @pytest.mark.parametrize("workers", ["0", "1"])
 @pytest.mark.usefixtures("repository")
-def test_a_slow_model_is_named(pytester: pytest.Pytester, workers: str) -> None:
+def test_a_slow_model_is_named(
+    pytester: pytest.Pytester, workers: str, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
     """While it is measured, in whichever process."""
-    pytester.makeconftest(
-        "import pytest_modelbudget.gate.watch as progress\nprogress.FIRST_SECONDS = progress.AGAIN_SECONDS = 0.5\n"
-    )
+    monkeypatch.setattr(watch, "FIRST_SECONDS", 0.5)
+    monkeypatch.setattr(watch, "AGAIN_SECONDS", 0.5)
     pytester.makepyfile(slow="import time\ndef slow():\n    time.sleep(2)\n")
-    result, _ = run(pytester, [model_line("slow", "slow")], f"--model-budget-workers={workers}")
-    text = result.stderr.str()
+    run(pytester, [model_line("slow", "slow")], f"--model-budget-workers={workers}")
+    text = capfd.readouterr().err
     assert "model budget: budgets/a.yaml::slow is being measured, for " in text
     assert all(len(line) <= 80 for line in text.splitlines() if "is being measured" in line)
 
@@ -269,12 +274,11 @@ def monorepo(pytester: pytest.Pytester) -> Path:
 
 @pytest.mark.parametrize("folder", usually("b", ["", "b"]))
 def test_packages_of_one_repository_have_modules_of_one_name(
-    monorepo: Path, folder: str, monkeypatch: pytest.MonkeyPatch
+    monorepo: Path, folder: str, pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each budget measures the module nearest to it, from the root and from a package, and the report names it."""
     monkeypatch.chdir(monorepo / folder)
-    command = [sys.executable, "-m", "pytest", "--model-budget", "--model-budget-report=json:r.json"]
-    assert subprocess.run(command, check=False).returncode == 0
+    assert pytester.runpytest_inprocess("--model-budget", "--model-budget-report=json:r.json").ret == 0
     models = json.loads(Path("r.json").read_text(encoding="utf-8"))["models"]
     expected = {"a/budgets/a.yaml::net": "a/nets.py:2", "b/budgets/b.yaml::net": "b/nets.py:2"}
     assert {model["id"]: model["defined_at"] for model in models} == expected
@@ -283,7 +287,7 @@ def test_packages_of_one_repository_have_modules_of_one_name(
 @pytest.mark.usefixtures("monorepo")
 def test_one_process_cannot_import_two_modules_of_one_name(pytester: pytest.Pytester) -> None:
     """In the session's process the second model fails and names both files: it was green on the first one's numbers."""
-    result = pytester.runpytest_subprocess("--model-budget", "--model-budget-workers=0")
+    result = pytester.runpytest_inprocess("--model-budget", "--model-budget-workers=0")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.re_match_lines([".*'nets' is a/nets.py in this process, and b/nets.py for this"])
 
@@ -292,7 +296,7 @@ def test_a_name_that_means_two_files_is_refused(monorepo: Path, pytester: pytest
     """A budget at the root is as near to a/nets.py as to b/nets.py."""
     (monorepo / "top").mkdir()
     (monorepo / "top" / "t.yaml").write_text(HEAD + model_line("nets", "net"), encoding="utf-8")
-    result = pytester.runpytest_subprocess("--model-budget", "top")
+    result = pytester.runpytest_inprocess("--model-budget", "top")
     result.assert_outcomes(failed=2)
     result.stdout.re_match_lines([".*'nets' can mean a/nets.py and b/nets.py, which are equally"])
 
@@ -342,7 +346,7 @@ def test_a_conftest_holds_in_the_process_of_a_model(pytester: pytest.Pytester) -
     """
     pytester.makeconftest(CONFTEST)
     (pytester.mkdir("elsewhere") / "twice.py").write_text(TWICE)
-    result, report = run(pytester, [model_line("twice", "Net")], "-n1")
+    result, report = run(pytester, [model_line("twice", "Net")], "-n1", apart=True)
     assert result.ret == 0
     assert report["models"][0]["metrics"]["params"]["value"] == 8 * 5
 
@@ -382,7 +386,7 @@ def test_without_processes_the_session_says_so_once(pytester: pytest.Pytester) -
         "def refused(*_):\n    raise PermissionError('seccomp')\n"
         "if not parent_process():\n    forkserver.ensure_running = process.BaseProcess.start = refused\n"
     )
-    result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")])
+    result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")], apart=True)
     assert result.ret == 0
     said = [line for line in result.outlines if "measured in the session's process" in line]
     assert said == [
@@ -396,7 +400,9 @@ def test_without_processes_the_session_says_so_once(pytester: pytest.Pytester) -
 def test_coverage_sees_the_lines_of_models(pytester: pytest.Pytester, workers: str) -> None:
     """All lines of the module ran in children; pytest-cov joins what each of them wrote."""
     pytest.importorskip("pytest_cov")
-    result, _ = run(pytester, [model_line("good", "net"), model_line("good", "drawn")], "--cov=good", workers)
+    result, _ = run(
+        pytester, [model_line("good", "net"), model_line("good", "drawn")], "--cov=good", workers, apart=True
+    )
     result.stdout.re_match_lines([r"good\.py +\d+ +0 +100%"])
 
 
@@ -410,7 +416,7 @@ def test_a_test_changes_nothing_for_models(pytester: pytest.Pytester) -> None:
         "    monkeypatch.setenv('WIDTH', '40')\n    monkeypatch.chdir('/')\n    time.sleep(3)\n"
     )
     lines = [model_line("twice", "Net").replace("  Net:", f"  net{number}:") for number in range(4)]
-    result, report = run(pytester, lines, "test_other.py", "budgets")
+    result, report = run(pytester, lines, "test_other.py", "budgets", apart=True)
     assert result.ret == 0
     assert {model["metrics"]["params"]["value"] for model in report["models"]} == {8 * 5}
 
@@ -427,8 +433,8 @@ def test_modules_of_namespace_packages_are_told_apart(pytester: pytest.Pytester)
             "params: 1 M", f"params: {{max: {8 * width}, min: {8 * width}}}"
         )
         (folder / "budgets" / f"{name}.yaml").write_text(HEAD + line, encoding="utf-8")
-    pytester.runpytest_subprocess("--model-budget").assert_outcomes(passed=4)
-    result = pytester.runpytest_subprocess("--model-budget", "--model-budget-workers=0")
+    pytester.runpytest_inprocess("--model-budget").assert_outcomes(passed=4)
+    result = pytester.runpytest_inprocess("--model-budget", "--model-budget-workers=0")
     result.assert_outcomes(passed=2, failed=2)
     result.stdout.re_match_lines([".*'models.nets' is a/models/nets.py in this process, and b/models/nets.py for"])
 
@@ -467,7 +473,8 @@ def test_a_server_that_ended_is_started_again(pytester: pytest.Pytester) -> None
     lines = [model_line("killer", name) for name in names] + [
         model_line("killer", "exits").replace("exits:", f"exits{number}:", 1) for number in range(3)
     ]
-    result, report = run(pytester, [*lines, model_line("good", "net")], "--model-budget-workers=2")
+    lines.append(model_line("good", "net"))
+    result, report = run(pytester, lines, "--model-budget-workers=2", apart=True)
     assert result.ret == 1
     outcomes = {model["id"].rpartition("::")[2]: model["checks"][0]["outcome"] for model in report["models"]}
     assert {name: outcomes[name] for name in ("slow", "net")} == {"slow": "unknown", "net": "within"}
