@@ -1,19 +1,21 @@
 """Lists the budget files of a base, the models in them, and where each of these models is today.
 
-Git answers: ``grep`` finds the files that carry the marker at the base, ``cat-file`` reads them. No code of the base
-runs. "The contract with a base" in docs/lock-files.md has the rules.
+Git answers: ``grep`` finds the files that carry the marker at the base, ``cat-file`` reads them. Code of the base
+runs for the growth of timed runs alone. "The contract with a base" in docs/lock-files.md has the rules.
 """
 
 import os
+import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import suppress
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from pytest_modelbudget.budget import SUFFIXES
-from pytest_modelbudget.budget.budget import names_of
-from pytest_modelbudget.budget.git import LINK, SUBMODULE, BaseError, blob_contents, run_git
+from pytest_modelbudget.budget.budget import TimedRun, names_of
+from pytest_modelbudget.budget.kinds import Observation
 from pytest_modelbudget.budget.lock_file import (
     UPDATE,
     Baseline,
@@ -23,10 +25,15 @@ from pytest_modelbudget.budget.lock_file import (
     lock_path,
     read_lock,
 )
-from pytest_modelbudget.budget.read_budget import MARKED, MARKER, is_budget, is_for_the_gate
+from pytest_modelbudget.budget.read_budget import MARKED, MARKER, is_budget, is_for_the_gate, read_budget
 from pytest_modelbudget.budget.revision import BaseRevision, repository, short
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, entries_of, node_at, tree
-from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER
+from pytest_modelbudget.errors import ModelBudgetError
+from pytest_modelbudget.formats.benchmark import Plan, Timing
+from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, ModelSource
+from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.runners.git import LINK, SUBMODULE, BaseError, blob_contents, checked_out, run_git
+from pytest_modelbudget.runners.paired import Growth, Side, paired
 
 SETTINGS = (
     "pytest.ini", ".pytest.ini", "pytest.toml", ".pytest.toml", "pyproject.toml", "tox.ini", "setup.cfg", "conftest.py",
@@ -309,3 +316,50 @@ def absent_files(folder: Path) -> Iterator[tuple[Path, str]]:
     with suppress(BaseError):  # of a partial clone that cannot fetch: each may be a budget
         contents = dict(blob_contents(start, {*skipped.values()}))
     yield from ((path, SPARSE) for path, blob in skipped.items() if is_for_the_gate(contents.get(blob, MARKED)))
+
+
+# Runs in turn with those of the base.
+
+
+@dataclass(frozen=True, slots=True)
+class ModelAtBase:
+    """What finds a model at the base: its budget file of today, and its path in that."""
+
+    base: BaseRevision
+    budget: Path
+    model: str
+
+    def source(self, files: Path, source: ModelSource, registry: Tables) -> ModelSource | None:
+        """Its source there, in a folder with the base's files; None of a new model. Raises ModelBudgetError."""
+        home = BaseInventory(self.base).homes(self.budget, names_of(self.model)[0])[0]
+        budget, top = self.moved(home, files), self.moved(self.base.root, files)
+        known = read_budget(budget, registry, root=top).models if budget.is_file() else ()
+        roots = tuple(tuple(self.moved(root, files) for root in group) for group in source.import_roots)
+        return next((replace(each.made, import_roots=roots) for each in known if each.path == self.model), None)
+
+    def moved(self, path: Path, files: Path) -> Path:
+        """The same path in a folder with the base's files; one outside of the repository stays."""
+        top = repository(self.base)
+        return files / path.relative_to(top) if path.is_relative_to(top) else path
+
+
+def growth_since(
+    known: ModelAtBase | None, source: ModelSource, run: TimedRun, registry: Tables, root: Path,
+    time: Callable[[ModelSource, Path, Plan], Observation[Timing]],
+) -> Observation[Growth]:  # fmt: skip
+    """The growth of a model's calls since the base, whose model is loaded from a worktree of its commit."""
+    why_none = known.base.why_not if known else "no base is named: give --model-budget-base=BRANCH"
+    try:
+        if known is None or why_none:
+            raise BaseError(f"nothing to grow from: {why_none}")
+        top, base, here = repository(known.base), short(known.base), Path.cwd()
+        with checked_out(top, known.base.commit) as files:
+            earlier = known.source(files, source, registry)
+            if earlier is None:
+                return Observation(Growth((), f"{known.model} is new since {base}: what is new has not grown"))
+            path = [str(known.moved(Path(each), files)) for each in sys.path]
+            then = Side(base, partial(time, earlier, known.moved(root, files)), known.moved(here, files), path, top)
+            now = Side("the change", partial(time, source, root), here, sys.path)
+            return Observation(paired(now, then, run.plan, run.grow or 0))
+    except ModelBudgetError as error:
+        return Observation(failure=str(error))

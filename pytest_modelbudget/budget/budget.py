@@ -103,18 +103,20 @@ class ValuesRun:
 
 @dataclass(frozen=True, slots=True)
 class TimedRun:
-    """Calls of a model on a device: how long they take, and how much memory."""
+    """Calls of a model on a device. hardware has all figures of a profile, grow the growth that is within."""
 
     kind: ClassVar[str] = "runtime"
     title: ClassVar[str] = "runtime"
     place: Place = field(compare=False)
     plan: Plan
+    hardware: str = ""
+    grow: Number | None = None
 
     @property
     def texts(self) -> Mapping[str, str]:
         """The program and inputs that its limits apply to; the device is in their names."""
-        plan = self.plan
-        return {"repeats": str(plan.repeats), "warmup": str(plan.warmup), "threads": str(plan.threads)}
+        counts = {key: str(getattr(self.plan, key)) for key in ("repeats", "warmup", "threads")}
+        return {**counts, "hardware": self.hardware}
 
 
 @dataclass(frozen=True, slots=True)

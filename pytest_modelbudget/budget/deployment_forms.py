@@ -6,7 +6,7 @@ from dataclasses import replace
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.budget import FITS, FitsCheck, Subject
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Field, Form, Grammar, Reading, Texts, Values
-from pytest_modelbudget.budget.hardware_file import device_texts, read_devices, shipped_devices
+from pytest_modelbudget.budget.hardware_file import device_named, device_texts, read_devices, shipped_devices
 from pytest_modelbudget.budget.limit_forms import held_limits, limit_fields
 from pytest_modelbudget.budget.source_forms import place_problem
 from pytest_modelbudget.budget.yaml_text import BudgetFileError, Problem, Text, shown, suggestion
@@ -75,17 +75,14 @@ def deployment_form(tables: Tables) -> Form[Subject[Deployment]]:
 
 
 def _deployment(values: Values, reading: Reading) -> Subject[Deployment] | None:
-    name, asked, own = values.key, values["device"], reading.devices
-    known = {**shipped_devices(), **(own or {})}
-    if asked is None or asked not in known:
-        if asked is not None and own is not None:
-            message = f"there is no device {shown(asked)}: {suggestion(asked, known)}"
-            reading.refuse(values.entries["device"].value.place, message)
+    name = values.key
+    device = device_named(values.entries["device"], reading) if values["device"] else None
+    if device is None:
         return None
     is_trained = values[FITS] == "training"
     if is_trained and "lower" in values:
         reading.refuse(values.place("lower"), "a training step is not lowered: remove 'lower'")
-    deployment = Deployment(name.text, known[asked], values["lower"], is_trained)
+    deployment = Deployment(name.text, device, values["lower"], is_trained)
     fits = [FitsCheck(values.place(FITS), deployment)] if FITS in values else []
     return Subject(name.text, name.place, deployment, (*fits, *held_limits(values)), declared_at=values.places)
 

@@ -406,8 +406,8 @@ def amount_schema(unit: str) -> Schema:
     return {"anyOf": [*alone, {"type": "string", "pattern": quantity_pattern(unit)}]}
 
 
-def amount(unit: str, example: str = "") -> Form[Number]:
-    """A quantity of a unit; with an example, one above zero."""
+def amount(unit: str, example: str = "", of: str = "{key}") -> Form[Number]:
+    """A quantity of a unit; with an example, one above zero. Problems name the key, or what it is of."""
 
     def meaning(word: Text, key: str, reading: Reading) -> Number:
         value = quantity(word.text, unit)
@@ -416,7 +416,7 @@ def amount(unit: str, example: str = "") -> Form[Number]:
         return value
 
     such = f" such as {example}" if example else ""
-    return spelled(f"{{key}}: a quantity of {unit}{such}", meaning, amount_schema(unit), lead="{key}: ")
+    return spelled(f"{of}: a quantity of {unit}{such}", meaning, amount_schema(unit), lead=f"{of}: ")
 
 
 def _truth(word: Text, key: str, reading: Reading) -> bool:

@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 
 from pytest_modelbudget.budget import grammar
 from pytest_modelbudget.budget.grammar import SOME_TEXT, Entry, Field, Form, Grammar, Reading, Values
-from pytest_modelbudget.budget.yaml_text import BudgetFileError, Text, tree
+from pytest_modelbudget.budget.yaml_text import BudgetFileError, Text, shown, suggestion, tree
 from pytest_modelbudget.deployment.arena import PLANNERS
 from pytest_modelbudget.deployment.array import DATAFLOWS, Array
 from pytest_modelbudget.deployment.device import HOLDS, ArenaRules, Device, Memory
@@ -184,6 +184,14 @@ def read_devices(text: str, file: str) -> Mapping[str, Device]:
 def shipped_devices() -> Mapping[str, Device]:
     """The devices that come with the project, by name."""
     return read_devices(SHIPPED.read_text("utf-8"), SHIPPED.name) if SHIPPED.exists() else {}
+
+
+def device_named(entry: Entry, reading: Reading) -> Device | None:
+    """The device that a key of a budget names; None where there is none, or its file has problems."""
+    asked, known = str(grammar.plain_value(entry.value)), {**shipped_devices(), **(reading.devices or {})}
+    if asked not in known and reading.devices is not None:
+        reading.refuse(entry.value.place, f"there is no device {shown(asked)}: {suggestion(asked, known)}")
+    return known.get(asked)
 
 
 def device_texts(device: Device) -> dict[str, str]:

@@ -38,10 +38,12 @@ from pytest_modelbudget.budget.verdict import (
 from pytest_modelbudget.equivalence.claim import Outcome
 from pytest_modelbudget.equivalence.figures import ALGEBRA
 from pytest_modelbudget.equivalence.judgement import Equivalence
-from pytest_modelbudget.formats.benchmark import LATENCY, RUN_FIGURES, Processor, Timing
+from pytest_modelbudget.formats.benchmark import Processor
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.metrics.measurement import Measurement, Metric
 from pytest_modelbudget.metrics.on_device import Fitting, MemoryUse
+from pytest_modelbudget.runners.paired import Growth
+from pytest_modelbudget.runners.timing import GROWTH, PEAK_MEMORY, RUN_FIGURES, table
 from pytest_modelbudget.units import Number, percentage, readable, readable_pair, several
 from pytest_modelbudget.values.capture import Captured
 from pytest_modelbudget.values.judgement import FIGURES, figure_over, nine_digits
@@ -107,40 +109,51 @@ def _judge_values(limit: Limit, observation: Observation[Captured], baseline: Ba
         for layer, value, where in figure.layers
     )
     notes = (f"  {note}" for note in captured.notes)
-    return _judge_maximum(limit, figure.value, unit, on, (*evidence, *notes))
+    return _judge_end(limit, figure.value, unit, on, (*evidence, *notes))
 
 
-def _judge_run(limit: Limit, observation: Observation[Timing], baseline: Baseline = NO_BASELINE) -> Verdict:
-    """Hold the time or the memory of calls to a limit."""
+def _judge_run(limit: Limit, observation: Observation[Any], baseline: Baseline = NO_BASELINE) -> Verdict:
+    """Hold a figure of timed calls, or their growth since the base, to a limit."""
     assert isinstance(limit.run, TimedRun), "its kind says so"
-    unit, plan = RUN_FIGURES[limit.metric].unit, limit.run.plan
+    if limit.metric == GROWTH:
+        return _judge_growth(limit, observation)
+    figure, plan = RUN_FIGURES[limit.metric], limit.run.plan
     if observation.value is None:
-        return _unknown_run(limit, observation.failure, f"to be measured on {plan.device.value}", unit)
-    timing = observation.value
+        return _unknown_run(limit, observation.failure, f"to be measured on {plan.device.value}", figure.unit)
+    timing, value = observation.value, figure.of(observation.value)
     threads = f", {several(plan.threads, 'thread')}" if plan.device is Processor.CPU else ""
-    on = f"measured on {timing.machine}{threads}: {several(plan.repeats, 'call')} after {plan.warmup}"
-    if limit.metric == LATENCY:
-        return _judge_maximum(
-            limit,
-            nine_digits(timing.median),
-            unit,
-            f"{on}, quartiles {readable(Fraction(timing.spread), unit)} apart",
-            timing.table,
-        )
-    assert timing.peak_memory is not None, "a plan for such a limit asks for memory"
-    return _judge_maximum(limit, timing.peak_memory, unit, f"measured on {timing.machine}: the peak of one call")
+    on = f"measured on {timing.machine}{threads}: {several(plan.repeats, 'call')} after {plan.warmup}, quartiles "
+    on += f"{readable(Fraction(timing.spread), 's')} apart"
+    if isinstance(value, str):
+        return replace(_unknown_run(limit, value, on, figure.unit), seen=timing)
+    if limit.metric == PEAK_MEMORY:
+        return _judge_end(limit, value, figure.unit, f"measured on {timing.machine}: the peak of one call")
+    return replace(_judge_end(limit, value, figure.unit, on, table(timing)), seen=timing)
+
+
+def _judge_growth(limit: Limit, observation: Observation[Growth]) -> Verdict:
+    """Hold the growth of paired calls to a limit, on one side of which all of its interval must be."""
+    growth, most = observation.value, limit.max or 0
+    if growth is None:
+        return _unknown_run(limit, observation.failure, "to be compared with the base", "%")
+    if growth.is_decided(most):
+        return _judge_end(limit, nine_digits(growth.ratio - 1), "%", growth.text)
+    why = f"{growth.interval} straddles {percentage(Fraction(most))}: run it on an idle machine, or raise 'grow'"
+    return _unknown_run(limit, why, growth.text, "%")
 
 
 def _unknown_run(limit: Limit, why: str, on: str, unit: str) -> Verdict:
     return Verdict(limit, Outcome.UNKNOWN, None, f"{limit.name} unknown: {why}", unit=unit, measured_on=on)
 
 
-def _judge_maximum(limit: Limit, value: Number, unit: str, on: str, evidence: tuple[str, ...] = ()) -> Verdict:
-    """The verdict on a value that is known; nine digits are kept of a ratio."""
-    assert limit.max is not None, "a limit on what runs is a maximum"
-    outcome = Outcome.WITHIN if value <= limit.max else Outcome.OVER
+def _judge_end(limit: Limit, value: Number, unit: str, on: str, evidence: tuple[str, ...] = ()) -> Verdict:
+    """The verdict on a value that is known, by the one end of its limit; nine digits are kept of a ratio."""
+    end = limit.min if limit.max is None else limit.max
+    assert end is not None, "a limit on what runs has one end"
+    is_broken = value < end if limit.max is None else value > end
     kept = value if isinstance(value, int) else nine_digits(float(value))
-    reason = f"{limit.name} {compared(kept, limit.max, unit, is_broken=outcome is Outcome.OVER)}"
+    reason = f"{limit.name} {compared(kept, end, unit, is_broken=is_broken)}"
+    outcome = Outcome.OVER if is_broken else Outcome.WITHIN
     return Verdict(limit, outcome, Measurement(kept, unit), reason, measured_on=on, evidence=evidence)
 
 

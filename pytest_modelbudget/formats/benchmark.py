@@ -6,38 +6,23 @@ that was written for one device.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
-from fractions import Fraction
 from pathlib import Path
 from statistics import median, quantiles
 from time import perf_counter
 
+from pytest_modelbudget.deployment.device import Device
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.units import percentage, readable, several
+from pytest_modelbudget.metrics.measurement import Measurement
 
 REPEATS, WARMUP, THREADS = 20, 3, 1
-LATENCY, PEAK_MEMORY = "latency", "peak_memory"
-MOST_OPERATORS = 8  # that a report lists
+PROFILED = 5  # calls in a trace
+CALL, MODULE = "model_run", "module "  # the events of a trace that are a call, and a module's part of it
 
 _imports: list[float] = []  # seconds that each import of a framework or of a user's module took
-
-
-@dataclass(frozen=True, slots=True)
-class RunFigure:
-    """A figure of a run that may be limited: its unit, what it is the most of, and an amount as an example."""
-
-    unit: str
-    about: str
-    example: str
-
-
-RUN_FIGURES: Mapping[str, RunFigure] = {
-    LATENCY: RunFigure("s", "the largest median time of one call", "20 ms"),
-    PEAK_MEMORY: RunFigure("B", "the most memory that one call may hold, weights and inputs among it", "60 MB"),
-}
 
 
 class Processor(str, Enum):
@@ -55,7 +40,8 @@ class MissingDeviceError(ModelBudgetError):
 class Plan:
     """How a model is measured: calls that are not counted, then so many that are, on threads of the CPU.
 
-    memory asks for the peak as well, which one more call gives; trace is where a Chrome trace of yet another one goes.
+    memory asks for the peak as well, which one more call gives; trace is where a Chrome trace of PROFILED others goes.
+    hardware is the profile of this machine, for the roof.
     """
 
     device: Processor = Processor.CPU
@@ -64,15 +50,28 @@ class Plan:
     threads: int = THREADS
     memory: bool = False
     trace: Path | None = None
+    hardware: Device | None = None
+
+    def timed(self, call: Callable[[], float]) -> tuple[float, ...]:
+        """The seconds of each counted call."""
+        return tuple(call() for _ in range(self.repeats))
 
 
 @dataclass(frozen=True, slots=True)
 class OperatorTime:
-    """All calls of an operator in one call of a model, and the seconds in it alone, not in what it calls."""
+    """All calls of an operator for one module in one call of a model.
+
+    ns are nanoseconds in it alone, not in what it calls, and nbytes what it allocated by itself, less what it freed.
+    share is that of the call's time, and roof_share the bound of the module ÷ its time, as decimals; "" where unknown.
+    """
 
     name: str
+    module: str
     calls: int
-    seconds: float
+    ns: int
+    nbytes: int = 0
+    share: str = ""
+    roof_share: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,25 +80,14 @@ class Timing:
 
     operators are those of one more call, the slowest first, where the framework tells. machine names what it ran on.
     peak_memory is in bytes of the framework's own allocator: weights, inputs, and all that lives at once on the way;
-    None where nobody asked.
+    None where nobody asked. roof is the least time by the hardware profile, or why there is none.
     """
 
     seconds: tuple[float, ...]
     machine: str
     peak_memory: int | None = None
     operators: tuple[OperatorTime, ...] = ()
-
-    @property
-    def table(self) -> tuple[str, ...]:
-        """A line for each of the slowest operators, and one for the others: what takes the time."""
-        total = sum(each.seconds for each in self.operators)
-        shown, others = self.operators[:MOST_OPERATORS], self.operators[MOST_OPERATORS:]
-        rest = OperatorTime("others", sum(each.calls for each in others), sum(each.seconds for each in others))
-        return tuple(
-            f"  {each.name}: {several(each.calls, 'call')}, {readable(Fraction(each.seconds), 's')} of its own, "
-            f"{percentage(Fraction(each.seconds) / Fraction(total))}"
-            for each in (*shown, *([rest] if others else []))
-        )
+    roof: Measurement | str = ""
 
     @property
     def median(self) -> float:

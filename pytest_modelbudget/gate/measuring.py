@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from datetime import date
 from importlib import import_module
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
-from pytest_modelbudget.budget.budget import Limit, ValuesRun
+from pytest_modelbudget.budget.base_inventory import ModelAtBase, growth_since
+from pytest_modelbudget.budget.budget import Limit, TimedRun, ValuesRun
 from pytest_modelbudget.budget.kinds import ON_NOTHING, Observation, judge_limit
 from pytest_modelbudget.budget.lock_file import Baseline, LockedValue, locked_value
 from pytest_modelbudget.budget.update import UpdateMode, as_updated
@@ -45,7 +46,8 @@ from pytest_modelbudget.metrics.notes_on_stored import notes_on_stored
 from pytest_modelbudget.metrics.on_device import arena, fitting, order, timed
 from pytest_modelbudget.metrics.storage import weight_memory
 from pytest_modelbudget.metrics.training import TRAINING_MEMORY
-from pytest_modelbudget.registry import Tables
+from pytest_modelbudget.registry import Tables, installed_extensions, joined_tables
+from pytest_modelbudget.runners import timing
 from pytest_modelbudget.values import capture
 
 Profile = Callable[..., Any]  # of a model, its program, and the step that it is served with, where there is one
@@ -318,18 +320,22 @@ def lockable(verdict: Verdict, model: MeasuredModel | None, versions: Mapping[st
     return locked_value(verdict.measurement, own, versions)
 
 
-T = TypeVar("T")
+def observed(
+    source: ModelSource, run: ValuesRun | TimedRun, registry: Tables, *, root: Path, base: ModelAtBase | None = None
+) -> Observation[Any]:
+    """What only a run can tell: the statistics of layers, the timing of calls, or their growth since the base."""
+    if isinstance(run, ValuesRun):
+        what: Any = {key: getattr(run, key) for key in ("selection", "inputs", "sigmas")}
+        what["channel_axis"] = run.channels
+        return _observation(source, registry, root, lambda model: capture.statistics_of(model, **what))
+    if run.grow is None:
+        return time_model(source, run.plan, registry, root=root)
+    return growth_since(base, source, run, registry, root, time_alone)
 
 
-def observe_layers(
-    source: ModelSource, run: ValuesRun, registry: Tables, *, root: Path
-) -> Observation[capture.Captured]:
-    """The statistics of the layers that limits are about."""
-
-    def see(model: Model) -> capture.Captured:
-        return capture.statistics_of(model, run.selection, run.inputs, sigmas=run.sigmas, channel_axis=run.channels)
-
-    return _observation(source, registry, root, see)
+def time_alone(source: ModelSource, root: Path, plan: Plan) -> Observation[Timing]:
+    """The same in a process that has nothing of the session, with the extensions that are installed."""
+    return time_model(source, plan, joined_tables(installed_extensions()), root=root)
 
 
 def time_model(source: ModelSource, plan: Plan, registry: Tables, *, root: Path) -> Observation[Timing]:
@@ -338,12 +344,25 @@ def time_model(source: ModelSource, plan: Plan, registry: Tables, *, root: Path)
     def see(model: Model) -> Timing:
         runnable = must_run(model, "so that no run of it is measured: leave out 'runtime'")
         calls, _ = capture.NamedInputs(seeds=(0,)).calls(runnable)
-        return runnable.timed(next(iter(calls())), plan)
+        seen = timing.timed(runnable, next(iter(calls())), plan)
+        return timing.with_roof(seen, _roof(model, source, plan.hardware, registry))
 
     return _observation(source, registry, root, see)
 
 
-def _observation(source: ModelSource, registry: Tables, root: Path, see: Callable[[Model], T]) -> Observation[T]:
+def _roof(model: Model, source: ModelSource, device: Device | None, registry: Tables) -> Measurement | str:
+    """The latency_bound of a model on the profile of this machine, or why it is unknown."""
+    if device is None:
+        return "no profile is named"
+    try:
+        alone = costed(model, registry, replace(source, training="", serving=None, evaluate=None))
+        _, found = lowered_for(Deployment(device.name, device), alone, registry)
+    except ModelBudgetError as error:
+        return str(error)
+    return found.measurements.get("latency_bound") or str(found.failures["latency_bound"])
+
+
+def _observation(source: ModelSource, registry: Tables, root: Path, see: Callable[[Model], Any]) -> Observation[Any]:
     with undisturbed(registry.formats[source.format]):
         try:
             with searched_first(source.searched(root)):

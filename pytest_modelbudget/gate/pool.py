@@ -33,7 +33,7 @@ from typing import Any
 from pytest_modelbudget.errors import IsolationError, ModelBudgetError, in_code, is_users_file
 from pytest_modelbudget.formats.user_modules import Roots, is_installed
 from pytest_modelbudget.gate.preload import PRELOADED
-from pytest_modelbudget.gate.worker import Answer, Measure, Request, SessionSetup, TimeRuns, Verify, Worker, serve
+from pytest_modelbudget.gate.worker import Answer, Measure, Request, SessionSetup, Verify, Worker, serve
 from pytest_modelbudget.units import quantity, readable
 
 # The variable that names how children start: "forkserver", with a loaded framework safe on Linux alone, "spawn", or
@@ -209,7 +209,7 @@ class ModelProcess:
         if key not in self._replies:
             self._replies[key] = Future()
             with self._lock:
-                self._carry_out([request], alone=isinstance(request, TimeRuns))
+                self._carry_out([request], alone=request.is_alone)
         reply = self._replies[key].result()
         if key not in self._answered:
             self._answered.add(key)
@@ -313,7 +313,7 @@ class InSession:
         """The answer to a request."""
         key = repr(request)
         if key not in self._answers:
-            with self._turns.taken(alone=isinstance(request, TimeRuns)):
+            with self._turns.taken(alone=request.is_alone):
                 self._answers[key] = request.carry_out(self._worker)
         answer: Answer = self._answers[key]
         return answer

@@ -27,18 +27,17 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar, Generic, TypeVar
 
-from pytest_modelbudget.budget.budget import ClaimCheck, Subject, Transformation, ValuesRun
+from pytest_modelbudget.budget.base_inventory import ModelAtBase
+from pytest_modelbudget.budget.budget import ClaimCheck, Subject, TimedRun, Transformation, ValuesRun
 from pytest_modelbudget.budget.kinds import Observation
 from pytest_modelbudget.equivalence.claim import Claim, Outcome
 from pytest_modelbudget.equivalence.judgement import Equivalence
 from pytest_modelbudget.errors import ExtensionError, IsolationError, ModelBudgetError, user_code
-from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.formats.user_modules import Roots, is_installed, searched_first
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.metrics.measured_model import Deployment, MeasuredModel
 from pytest_modelbudget.registry import Tables, tables
-from pytest_modelbudget.values.capture import Captured
 
 CURRENT_TEST = "PYTEST_CURRENT_TEST"  # a variable that pytest sets for each item
 COVERAGE_CONFIG = "COVERAGE_PROCESS_CONFIG"  # https://coverage.readthedocs.io/en/latest/subprocess.html
@@ -99,16 +98,18 @@ class SessionSetup:
     def of_this_process(self) -> SessionSetup:
         """The same with the state of the calling process, as it is now."""
         environ = {name: value for name, value in os.environ.items() if name != CURRENT_TEST}
-        return replace(
-            self, folder=os.getcwd(), path=tuple(sys.path), environ=environ,
-            coverage=_running_coverage(),
-        )  # fmt: skip
+        coverage = _running_coverage()
+        return replace(self, folder=os.getcwd(), path=tuple(sys.path), environ=environ, coverage=coverage)
 
 
 class Request(Generic[Answer]):
     """A step that a session asks of a worker; done names it in messages: "the process that measured it"."""
 
     done: ClassVar[str]
+
+    @property
+    def is_alone(self) -> bool:
+        return isinstance(getattr(self, "run", None), TimedRun)
 
     def carry_out(self, worker: Worker) -> Answer:
         """The answer, computed in the worker's process."""
@@ -183,32 +184,18 @@ class Verify(Request[Equivalence]):
 
 
 @dataclass(frozen=True)
-class Observe(Request["Observation[Captured]"]):
-    """Run the model and collect the values of its layers."""
+class Observe(Request["Observation[Any]"]):
+    """Run the model for the values of its layers, or for its time: then no other child may run meanwhile."""
 
     source: ModelSource
-    run: ValuesRun
+    run: ValuesRun | TimedRun
+    base: ModelAtBase | None = None
     done = "ran it"
 
-    def carry_out(self, worker: Worker) -> Observation[Captured]:
-        return measuring.observe_layers(self.source, self.run, worker.registry, root=worker.root)
+    def carry_out(self, worker: Worker) -> Observation[Any]:
+        return measuring.observed(self.source, self.run, worker.registry, root=worker.root, base=self.base)
 
-    def unanswered(self, error: ModelBudgetError) -> Observation[Captured]:
-        return Observation(failure=str(error))
-
-
-@dataclass(frozen=True)
-class TimeRuns(Request["Observation[Timing]"]):
-    """Time calls of the model. No other child may run meanwhile."""
-
-    source: ModelSource
-    plan: Plan
-    done = "timed it"
-
-    def carry_out(self, worker: Worker) -> Observation[Timing]:
-        return measuring.time_model(self.source, self.plan, worker.registry, root=worker.root)
-
-    def unanswered(self, error: ModelBudgetError) -> Observation[Timing]:
+    def unanswered(self, error: ModelBudgetError) -> Observation[Any]:
         return Observation(failure=str(error))
 
 

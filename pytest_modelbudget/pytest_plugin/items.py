@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget import budget as budgets
 from pytest_modelbudget.budget import lock_file, yaml_text
+from pytest_modelbudget.budget.base_inventory import ModelAtBase
 from pytest_modelbudget.budget.kinds import KINDS, Observation
 from pytest_modelbudget.budget.read_budget import read_budget
 from pytest_modelbudget.budget.revision import short
@@ -36,7 +37,7 @@ from pytest_modelbudget.formats.source import ModelSource
 from pytest_modelbudget.gate import measuring, transforming
 from pytest_modelbudget.gate.pool import InSession, ModelProcess
 from pytest_modelbudget.gate.process_state import collection_paused
-from pytest_modelbudget.gate.worker import Answer, ApplyTransform, Measure, Observe, Request, TimeRuns, Verify
+from pytest_modelbudget.gate.worker import Answer, ApplyTransform, Measure, Observe, Request, Verify
 from pytest_modelbudget.metrics.measured_model import DeployedModel, MeasuredModel
 from pytest_modelbudget.pytest_plugin.options import BASE, DATE, PROFILE_DIR, RUNTIME, SWITCH, UPDATE, absolute
 from pytest_modelbudget.pytest_plugin.session_models import (
@@ -163,7 +164,7 @@ class BudgetItem(pytest.Item):
     def _note(self, check: record.Check) -> None:
         """Let pytest's own JUnit file have the check."""
         others = [(name, value) for name, value in self.user_properties if name != PROPERTY]
-        self.user_properties[:] = [*others, (PROPERTY, json.dumps(to_json(check)))]
+        self.user_properties[:] = [*others, (PROPERTY, json.dumps(to_json(replace(check, operators=()))))]
 
 
 class CheckItem(BudgetItem):
@@ -542,7 +543,9 @@ class ModelNode(SubjectNode):
         """The request for what limits are about that only a run can tell."""
         if isinstance(run, budgets.ValuesRun):
             return Observe(self.source, run)
-        return TimeRuns(self.source, self._traced(run.plan))
+        base = baselines_of(self.config).base if run.grow is not None else None
+        known = ModelAtBase(dataclasses.replace(base, contents={}), self.path, self.budget_path) if base else None
+        return Observe(self.source, dataclasses.replace(run, plan=self._traced(run.plan)), known)
 
     def seen(self, check: Any) -> Any:
         """Its numbers, or what was seen of a run at the first call in this process."""

@@ -143,6 +143,7 @@ def check_report(node_id: str, verdict: Verdict, metrics: Mapping[str, Metric]) 
         measured=verdict.measured,
         measured_on=verdict.measured_on,
         evidence=verdict.evidence,
+        operators=getattr(verdict.seen, "operators", ()),
     )
     if isinstance(limit, OpsLimit):
         return replace(check, ops=like(record.AskedOps, limit))

@@ -16,6 +16,7 @@ from pytest_modelbudget.budget.kinds import GRANTS
 from pytest_modelbudget.budget.revision import BaseRevision, short
 from pytest_modelbudget.budget.verdict import is_red
 from pytest_modelbudget.equivalence.claim import Outcome
+from pytest_modelbudget.formats.benchmark import OperatorTime
 from pytest_modelbudget.metrics.measurement import UnmeasuredOp, bound
 from pytest_modelbudget.reports import json_records
 from pytest_modelbudget.reports.checkout import Checkout
@@ -174,9 +175,9 @@ class Check(Addressed, frozen=True, kw_only=True):
     file knows, at the base or in the working tree. blame has the largest growth first, and all its deltas add up to the
     growth. frameworks are those whose other versions alone explain the number. Of a claim, measured and allowed are for
     eyes. measured_on says on which inputs, or where, a number was measured that is no static one, and evidence which
-    layers it comes from. update is the command that makes the limit of a failing one what was measured, where one does.
-    Where data may take branches with less than the actual number, or with more, least is what min is held against, and
-    most the maximum.
+    layers it comes from; operators are the table of a timed run. update is the command that makes the limit of a
+    failing one what was measured, where one does. Where data may take branches with less than the actual number, or
+    with more, least is what min is held against, and most the maximum.
     """
 
     metric: str
@@ -204,6 +205,7 @@ class Check(Addressed, frozen=True, kw_only=True):
     lower_bound: bool = False
     measured_on: str = ""
     evidence: tuple[str, ...] = ()
+    operators: tuple[OperatorTime, ...] = ()
     waiver: Exemption | None = None
     update: str = ""
 

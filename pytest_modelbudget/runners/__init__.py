@@ -1,1 +1,1 @@
-"""Second sides of a claim that compute elsewhere: golden outputs that a file has, and commands that run a model."""
+"""What runs elsewhere: golden outputs, commands as second sides of claims, models on the clock, and git."""

@@ -11,21 +11,22 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
-from torch.profiler import ProfilerActivity, profile
+from torch import fx, nn
+from torch.nn.modules.module import register_module_forward_hook, register_module_forward_pre_hook
+from torch.profiler import ProfilerActivity, profile, record_function
 from torch.utils.benchmark import set_torch_threads, timer
 
-from pytest_modelbudget.formats.benchmark import MissingDeviceError, OperatorTime, Plan, Processor, Timing
+from pytest_modelbudget.formats.benchmark import CALL, MODULE, PROFILED, MissingDeviceError, Plan, Processor, Timing
+from pytest_modelbudget.graph.graph import UNKNOWN_LAYER
 from pytest_modelbudget.torch_models.accelerators import CPU
 from pytest_modelbudget.torch_models.environment import under
 from pytest_modelbudget.torch_models.tracing import Subject
 from pytest_modelbudget.torch_models.values import CallInputs
 from pytest_modelbudget.torch_models.versions import memory_of
-from pytest_modelbudget.torch_models.weights import copied, module_tree, named_weights
+from pytest_modelbudget.torch_models.weights import ModuleTree, copied, module_tree, named_weights
 
 Call = Callable[[], Any]
-LOG_LEVEL = "KINETO_LOG_LEVEL"  # of torch's profiler, which else writes of devices that are not there
-SILENT = "5"
+LOG_LEVEL, SILENT = "KINETO_LOG_LEVEL", "5"  # of torch's profiler, which else writes of devices that are not there
 
 
 def time_calls(subject: Subject, inputs: CallInputs, plan: Plan) -> Timing:
@@ -39,7 +40,7 @@ def time_calls(subject: Subject, inputs: CallInputs, plan: Plan) -> Timing:
         subject = subject.of_instance(copied(subject.model, onto=device))
     model = subject.model.to(device)
     call_on = subject.plain or (lambda inputs: (subject.method or model)(*inputs.args, **inputs.kwargs))
-    there = moved(inputs, device)
+    there = inputs.each(lambda tensor: tensor.to(device))
 
     def call() -> Any:
         return call_on(there)
@@ -47,26 +48,20 @@ def time_calls(subject: Subject, inputs: CallInputs, plan: Plan) -> Timing:
     with set_torch_threads(plan.threads), under(torch.inference_mode):
         for _ in range(plan.warmup):
             call()
-        seconds = tuple(_seconds(call) for _ in range(plan.repeats))
+        seconds = plan.timed(lambda: _seconds(call))
         peak = None
         if plan.memory:
             peak = _peak_on_cuda(call, device) - before if device.type == "cuda" else _peak_on_cpu(call, model, there)
-        operators = _operators(call) if device == CPU else ()
         if plan.trace is not None:
-            _write_trace(call, plan.trace)
+            _write_trace(call, model, plan, plan.trace)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else f"the CPU ({platform.machine()})"
-    return Timing(seconds, name, peak, operators)
+    return Timing(seconds, name, peak)
 
 
 def _device(asked: Processor) -> torch.device:
     if asked is Processor.CUDA and not torch.cuda.is_available():
         raise MissingDeviceError("torch sees no CUDA device here")
     return torch.device(asked.value)
-
-
-def moved(inputs: CallInputs, device: torch.device) -> CallInputs:
-    """The same inputs on a device."""
-    return inputs.each(lambda tensor: tensor.to(device))
 
 
 def _seconds(call: Call) -> float:
@@ -101,19 +96,34 @@ def _nbytes(tensors: Iterable[torch.Tensor]) -> int:
     return sum({memory_of(tensor): tensor.untyped_storage().nbytes() for tensor in tensors}.values())
 
 
-def _operators(call: Call) -> tuple[OperatorTime, ...]:
-    """What each operator of one call takes by itself, by torch's profiler; the slowest first."""
-    with _profiled() as profiler:
-        call()
-    events: Any = profiler.key_averages()
-    found = (OperatorTime(event.key, event.count, event.self_cpu_time_total / 1e6) for event in events)
-    return tuple(sorted((each for each in found if each.seconds > 0), key=lambda each: -each.seconds))
-
-
-def _write_trace(call: Call, path: Path) -> None:
-    with _profiled() as profiler:
-        call()
+def _write_trace(call: Call, model: nn.Module, plan: Plan, path: Path) -> None:
+    """Some more calls in torch's profiler, each with the modules that run in it, as far as Python calls these."""
+    with _profiled() as profiler, _named(module_tree(model)):
+        for _ in range(min(PROFILED, plan.repeats)):
+            with record_function(CALL):
+                call()
     profiler.export_chrome_trace(str(path))
+
+
+@contextmanager
+def _named(modules: ModuleTree) -> Iterator[None]:
+    """Let the profiler see every call of these modules; Python calls none of those in a script or a graph."""
+    paths, running = {id(module): path for path, module in modules}, list[record_function]()
+
+    def begin(module: nn.Module, inputs: object) -> None:
+        unknown = f".{UNKNOWN_LAYER}" if isinstance(module, (torch.jit.ScriptModule, fx.GraphModule)) else ""
+        running.append(record_function(MODULE + (paths.get(id(module), "") + unknown).lstrip(".")))
+        running[-1].__enter__()  # type: ignore[no-untyped-call]  # torch gives no types
+
+    def end(module: nn.Module, inputs: object, outputs: object) -> None:
+        running.pop().__exit__(None, None, None)
+
+    hooks = (register_module_forward_pre_hook(begin), register_module_forward_hook(end, always_call=True))
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
 
 
 @contextmanager

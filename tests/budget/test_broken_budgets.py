@@ -326,11 +326,19 @@ BROKEN = [
     *(
         pytest.param(inputs("float32 1x3") + f"    runtime: {words}\n", problems, id=f"runtime {words}")
         for words, problems in {
-            "x": ["7:14: expected runtime: a mapping of latency, peak_memory, device"],
-            "{}": ["7:5: 'runtime' has none of the keys latency, peak_memory: give one"],
+            "x": ["7:14: expected runtime: a mapping of latency, throughput, roofline_share, peak_memory"],
+            "{}": ["7:5: 'runtime' has none of the keys latency, throughput, roofline_share, peak_memory: give"],
             "{device: cuda}": ["7:5: 'runtime' has none of the keys"],
             "{latency: 1.5}": ["7:24: latency: '1.5' has no unit and could mean 1.5 s or 1.5 ms"],
             "{latency: 0 ms}": ["7:24: latency: '0 ms' is nothing: write an amount such as 20 ms"],
+            "{latency: {}}": ["7:15: 'latency' has none of the keys max, grow: give one"],
+            "{latency: {grow: 0%}}": ["7:31: grow: '0%' is nothing: write an amount such as 5%"],
+            "{throughput: 50}": ["7:27: expected throughput: a mapping such as {min: 50 call/s}, found one word"],
+            "{throughput: {max: 50}}": ["7:28: unknown key 'max' in a limit on throughput: known are min"],
+            "{roofline_share: {min: 30%}}":
+                ["7:15: roofline_share needs this machine's profile: write hardware: NAME"],
+            "{roofline_share: {min: 30%}, hardware: cortex_m44}":
+                ["7:53: there is no device 'cortex_m44': did you mean 'cortex_m4'?"],
             "{peak_memory: 20 mb}": ["7:28: peak_memory: '20 mb' could mean 20 MB"],
             "{latency: 1 s, device: gpu}": ["7:37: 'gpu' is no device: did you mean 'cpu'?"],
             "{latency: 1 s, repeats: 0}": ["7:38: repeats of 0: it must be 1 to 10,000"],

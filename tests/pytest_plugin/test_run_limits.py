@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import base64
+import gzip
 import json
 import os
+import re
 from pathlib import Path
 
 import numpy as np
@@ -121,6 +124,46 @@ def test_a_latency_that_is_over(runs: Project) -> None:
     assert "latency@cpu 20.000 ms > 19.999 ms" in result.stdout.str()
 
 
+THROUGHPUTS = [("50 call/s", 0, "1 within"), ("50.01 call/s", 1, "throughput@cpu 50.00 call/s < 50.01 call/s")]
+
+
+@pytest.mark.parametrize(("least", "code", "said"), THROUGHPUTS)
+def test_calls_a_second(runs: Project, least: str, code: int, said: str) -> None:
+    """A median of 20 ms is 50 calls a second."""
+    runs.budget(f"{MODEL}    runtime: {{throughput: {{min: {least}}}}}\n")
+    result = runs.run(RUNTIME)
+    assert result.ret == code
+    assert said in result.stdout.str()
+
+
+TRACE = [
+    {"ph": "X", "tid": 1, "ts": 0, "dur": 20_000, "name": "model_run"},
+    {"ph": "X", "tid": 1, "ts": 100, "dur": 19_000, "name": "module fc"},
+    {"ph": "X", "tid": 1, "ts": 200, "dur": 18_000, "name": "aten::addmm"},
+]
+
+
+def test_operators_stand_in_every_report(runs: Project) -> None:
+    """18 of 20 ms in addmm, 1 ms in fc beside it, and 1 ms outside; a failure, the record and the page say so."""
+    runs.write("budgets/net.numbers", json.dumps({"seconds": [0.020], "device": "cpu", "trace": TRACE}))
+    runs.budget(f"{MODEL}    runtime: {{latency: 19 ms}}\n")
+    result, report = runs.run_and_report(RUNTIME, "--model-budget-report=html:page.html")
+    lines = ["*aten::addmm: 1 call, 18.0 ms of its own, 90.0%, most in fc*", "*between operators, 2.00 ms*, 10.0%*"]
+    result.stdout.fnmatch_lines(lines)
+    (check,) = report["models"][0]["checks"]
+    row = {"nbytes": 0, "roof_share": ""}
+    assert check["operators"] == [
+        {"name": "aten::addmm", "module": "fc", "calls": 1, "ns": 18_000_000, "share": "0.9000", **row},
+        {"name": "between operators", "module": "fc", "calls": 0, "ns": 1_000_000, "share": "0.05000", **row},
+        {"name": "between operators", "module": "", "calls": 0, "ns": 1_000_000, "share": "0.05000", **row},
+    ]
+    page = (runs.path / "page.html").read_text(encoding="utf-8")
+    (view,) = re.findall('<script type="application/gzip" id="[^"]+">([^<]+)</script>', page)
+    text = gzip.decompress(base64.b64decode(view)).decode()
+    table = text.partition("Operators of a timed run of net")[2].partition("/table>")[0]
+    assert ("18.000" in table, "90.0%" in table, "(model)" in table) == (True, True, True)
+
+
 @pytest.mark.parametrize("workers", ["-n0", "-n1"])
 def test_a_run_that_nobody_asked_for_is_skipped_and_said(runs: Project, workers: str) -> None:
     """What is held besides is measured, and counted without it."""
@@ -219,5 +262,5 @@ def test_a_model_that_dies_where_it_runs_fails_alone(runs: Project) -> None:
     text = result.stdout.str()
     assert result.ret == 1
     assert "max_abs@some unknown: the process that ran it ended itself with exit code 7" in text
-    assert "latency@cpu unknown: the process that timed it ended itself with exit code 7" in text
+    assert "latency@cpu unknown: the process that ran it ended itself with exit code 7" in text
     assert "4 limits: 0 over, 0 warn, 2 within, 2 unknown" in text

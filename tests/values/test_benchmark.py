@@ -70,7 +70,7 @@ def test_peak_memory_by_hand(road: Any, nbytes: int, tmp_path: Path) -> None:
 def test_calls_are_counted_apart_from_the_first() -> None:
     """Three of those that follow one warm-up; the caller's module stays where and as it was.
 
-    One more tells what operators take.
+    As many more tell what operators take.
     """
     calls = []
 
@@ -82,8 +82,8 @@ def test_calls_are_counted_apart_from_the_first() -> None:
     model, threads = Counting(), torch.get_num_threads()
     timing = run(model, IMAGE, Plan(repeats=3, warmup=1, threads=2))
     assert (len(timing.seconds), timing.peak_memory, timing.machine[:8]) == (3, None, "the CPU ")
-    assert calls[-4:] == [(2, False, True)] * 4
-    assert len(calls) == 1 + 1 + 3 + 1  # the first puts it into eval mode
+    assert calls[-7:] == [(2, False, True)] * 7
+    assert len(calls) == 1 + 1 + 3 + 3  # the first puts it into eval mode
     assert (model.training, torch.get_num_threads()) == (True, threads)
 
 

@@ -3,8 +3,10 @@
 import os
 import subprocess
 from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from io import BytesIO
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 from pytest_modelbudget.errors import BudgetError
 
@@ -68,3 +70,15 @@ def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes
 def git_text(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
     """The same as text."""
     return run_git(folder, *words, ends=ends).decode("utf-8", "surrogateescape")
+
+
+@contextmanager
+def checked_out(repository: Path, commit: str) -> Iterator[Path]:
+    """A worktree with the files of a commit, which goes afterwards; no hook runs. Raises GitError where git fails."""
+    with TemporaryDirectory() as folder:
+        files = str(Path(folder).resolve() / "base")
+        run_git(repository, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", files, commit)
+        try:
+            yield Path(files)
+        finally:
+            run_git(repository, "worktree", "remove", "--force", files)
