@@ -122,6 +122,15 @@ def test_a_keyword_spotter_for_a_microcontroller(tmp_path: Path) -> None:
     assert int(found["peak_activation"]) == 2 * 125 * 64
 
 
+def test_a_program_of_executorch() -> None:
+    """As executorch 1.5.1 wrote it: all of the network is in one delegate, and the plan has its input and result."""
+    path = SCRIPT.parent / "device_files" / "wake_word.pte"
+    found = measure(path)
+    assert int(found["model_size"]) == path.stat().st_size == 4_400 + 1_432 + 4_160
+    assert {each.op for each in found["macs"].unmeasured} == {"delegate::XnnpackBackend"}
+    assert int(found["peak_activation"]) == 4 * (40 * 40 + 2)
+
+
 @pytest.mark.slow
 @pytest.mark.needs_torch
 def test_exercises_of_labs(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -23,6 +23,7 @@ from pytest_modelbudget.formats.source import (
     GROUPED,
     LARGEST_SIZE,
     OPTIMIZERS,
+    OTHERS,
     USUAL_OPTIMIZER,
     Call,
     Evaluation,
@@ -237,6 +238,9 @@ def _no_model(target: str, reading: Reading) -> str:
     if not is_file and not target.endswith(_WEIGHT_SUFFIXES):
         return no_callable(target)
     others = [front.key for front in reading.tables.formats.values() if target.endswith(front.suffixes)]
+    for name, suffixes, _, way_out in OTHERS:
+        if target.endswith(suffixes):
+            return f"{shown(target)} is of {name}: {way_out}"
     return (
         f"{shown(target)} is a file, and a state dict is no model: name a factory that loads it, "
         f"package.module:function{''.join(f', or for such a model file {key}:' for key in others)}"

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from pytest_modelbudget.errors import SourceError
 from pytest_modelbudget.formats.source import AGAIN, LARGEST_SIZE
@@ -66,7 +66,7 @@ class Call:
 class Method:
     """One entry point: values by number (a tensor, a list of numbers, a plain value, or None), and its calls.
 
-    pools are the bytes of each planned memory; delegates have the name and the bytes of each blob.
+    pools are the bytes of each planned memory; delegates have the name, the bytes and the place of each blob.
     """
 
     name: str
@@ -75,16 +75,25 @@ class Method:
     outputs: tuple[int, ...]
     calls: tuple[Call, ...]
     pools: tuple[int, ...]
-    delegates: tuple[tuple[str, int], ...]
+    delegates: tuple[Blob, ...]
+
+
+class Blob(NamedTuple):
+    """What a backend reads: its name, bytes, and segment, or place within the program; delegates may have one."""
+
+    backend: str
+    nbytes: int
+    place: tuple[bool, int]
 
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All of a file: its methods, its bytes, and those of each constant, and of each blob that delegates share."""
+    """All of a file: its methods, its bytes, and those of constants, initial states, and data that delegates share."""
 
     methods: tuple[Method, ...]
     nbytes: int
     constants: tuple[int, ...]
+    states: int
     named: tuple[int, ...]
 
 
@@ -180,10 +189,11 @@ class _Reader:
         self._inline = [data.length(0) for data in program.tables(3)]
         constants = tuple(self._constants(program))
         named = tuple(self._segments[at] for at in sorted({each.number(1) for each in program.tables(7)}))
+        states = sum(self._segments[each.number(0)] for each in program.tables(6))
         methods = tuple([self._method(plan, constants) for plan in program.tables(1)])
         if not methods:
             raise SourceError(f"{self._name} has no method: {AGAIN}")
-        return Contents(methods, size, constants, named)
+        return Contents(methods, size, constants, states, named)
 
     def _constants(self, program: _Table) -> Iterator[int]:
         """The bytes of each constant: within the flatbuffer, or between two offsets of a segment."""
@@ -211,13 +221,14 @@ class _Reader:
         pools = plan.numbers(8, "q")
         return Method(plan.text(0), values, plan.numbers(3), plan.numbers(4), calls, pools, delegates)
 
-    def _delegate(self, delegate: _Table) -> tuple[str, int]:
-        """The name of what runs it, and the bytes of its blob."""
+    def _delegate(self, delegate: _Table) -> Blob:
         data = delegate.table(1)
-        held = self._segments if data and data.number(0, "<b") else self._inline
-        return delegate.text(0), held[data.number(1)] if data else 0
+        if data is None:
+            return Blob(delegate.text(0), 0, (False, -1))
+        place = bool(data.number(0, "<b")), data.number(1)
+        return Blob(delegate.text(0), (self._segments if place[0] else self._inline)[place[1]], place)
 
-    def _calls(self, chain: _Table, operators: list[str], delegates: tuple[tuple[str, int], ...]) -> Iterator[Call]:
+    def _calls(self, chain: _Table, operators: list[str], delegates: tuple[Blob, ...]) -> Iterator[Call]:
         for instruction in chain.tables(2):
             kind, call = instruction.number(0, "<B"), instruction.table(1)
             if call is None or kind not in (KERNEL, DELEGATE):
@@ -229,7 +240,7 @@ class _Reader:
             if kind == KERNEL:
                 yield Call(operators[at], call.numbers(1))
             else:
-                yield Call(f"delegate::{delegates[at][0]}", call.numbers(1), at)
+                yield Call(f"delegate::{delegates[at].backend}", call.numbers(1), at)
 
     def _value(self, value: _Table) -> object:
         kind, held = value.number(0, "<B"), value.table(1)

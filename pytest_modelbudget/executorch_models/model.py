@@ -68,7 +68,7 @@ class _Reading:
         self._tensors: dict[int, Tensor] = {}
         self._lying: dict[tuple[int, int], Storage] = {}  # what was written last, by its planned place
         self._unread: set[Storage] = set()
-        self._constants: dict[int, Storage] = {}
+        self._constants: dict[tuple[int, DType], Storage] = {}  # zeros may be a bias and zero points
         self._outside: set[Storage] = set()
         self._weights: dict[Storage, Weight] = {}
         self._seen: Counter[str] = Counter()
@@ -76,8 +76,12 @@ class _Reading:
     def graph(self) -> Graph:
         """The graph, with the blobs of delegates, and the rest of the file, among its weights."""
         method = self._method
-        blobs = [self._blob(f"{name}_{at}.blob", size, name) for at, (name, size) in enumerate(method.delegates)]
-        backends = " and ".join(dict.fromkeys(name for name, _ in method.delegates))
+        stored: dict[tuple[bool, int], Tensor] = {}
+        for at, blob in enumerate(method.delegates):
+            if blob.place not in stored:
+                stored[blob.place] = self._blob(f"{blob.backend}_{at}.blob", blob.nbytes, blob.backend)
+        blobs = [stored[blob.place] for blob in method.delegates]
+        backends = " and ".join(dict.fromkeys(blob.backend for blob in method.delegates))
         for at, size in enumerate(self._contents.named):
             self._blob(f"named_data.{at}", size, backends or "none")
         inputs = [self._written(at, f"input_{number}") for number, at in self._of_tensors(method.inputs)]
@@ -98,12 +102,13 @@ class _Reading:
     def notes(self) -> Iterator[str]:
         """What makes up the file, and the memory that it plans."""
         held: Counter[str] = Counter()
-        for name, nbytes in self._method.delegates:
-            held[f"delegate {name}"] += nbytes
+        for blob in {blob.place: blob for method in self._contents.methods for blob in method.delegates}.values():
+            held[f"delegate {blob.backend}"] += blob.nbytes
         held["constants"] = sum(self._contents.constants)
+        held["initial states"] = self._contents.states
         held["named data"] = sum(self._contents.named)
-        parts = [f"{name} {nbytes:,} B" for name, nbytes in held.items() if nbytes]
-        yield "the file has " + ", ".join([*parts, f"program and padding {self._rest():,} B"])
+        held["program and padding"] = max(self._contents.nbytes - held.total(), 0)
+        yield "the file has " + ", ".join(f"{name} {nbytes:,} B" for name, nbytes in held.items() if nbytes)
         pools = [f"{nbytes:,} B in pool {at}" for at, nbytes in enumerate(self._method.pools) if nbytes]
         yield f"memory that the program plans: {', '.join(pools) or 'none'}"
         if len(self._contents.methods) > 1:
@@ -112,11 +117,6 @@ class _Reading:
     def _of_tensors(self, places: Sequence[int]) -> Iterator[tuple[int, int]]:
         """Those of some values that are tensors, each with its number among them."""
         return enumerate(at for at in places if isinstance(self._method.values[at], Value))
-
-    def _rest(self) -> int:
-        """Bytes of the file that are neither a constant nor a blob."""
-        blobs = sum(nbytes for _, nbytes in self._method.delegates) + sum(self._contents.named)
-        return max(self._contents.nbytes - sum(self._contents.constants) - blobs, 0)
 
     def _blob(self, name: str, nbytes: int, backend: str) -> Tensor:
         """Bytes of the file, in which a backend may have any number of weights; "" where none reads them."""
@@ -133,7 +133,7 @@ class _Reading:
         tensors = [at for at in dict.fromkeys(call.args) if isinstance(self._method.values[at], Value)]
         results = [at for at in tensors if not self._is_known(at)]
         blob, why = blobs[call.delegate], f"what is inside of {call.name} is not known"
-        scope = f"{self._method.delegates[call.delegate][0]}_{call.delegate}"
+        scope = f"{self._method.delegates[call.delegate].backend}_{call.delegate}"
         inside = unsized(f"{scope}.inside", BYTE, Storage(f"{scope}.inside", 0, ACTIVATION, why), why)
         operands = [self._read(at, f"{scope}.{at}") for at in tensors if at not in results]
         outputs = tuple(self._written(at, f"{scope}.{at}") for at in results)
@@ -149,7 +149,8 @@ class _Reading:
         if isinstance(last, tuple) and last and all(_is_tensor(values, at) for at in last):
             results = [*last]
         in_place = own.endswith("_") and not own.endswith("__")
-        given = call.args[:-1] if in_place else [at for at in call.args[:-1] if at not in results]
+        targets = {*results, *(at for at in call.args[:-1] if isinstance(last, tuple) and values[at] == last)}
+        given = [at for at in call.args[:-1] if in_place or at not in targets]
         operands = self._operands(given, scope)
         made = tuple(self._read(at, scope) if in_place else self._written(at, f"{scope}_{at}") for at in results)
         return Op(name, operands, made, self._settings(name, given), scope, mutates=in_place)
@@ -220,7 +221,7 @@ class _Reading:
         is_state = value.place is not None or not (value.constant or value.outside)
         storage = Storage(value.name or name, value.nbytes, BUFFER if is_state else CONSTANT)
         if value.constant and not is_state:
-            storage = self._constants.setdefault(value.constant, storage)
+            storage = self._constants.setdefault((value.constant, value.dtype), storage)
         if value.outside:
             self._outside.add(storage)
         tensor = dense(storage.name, value.shape, value.dtype, storage)

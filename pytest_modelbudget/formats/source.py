@@ -31,26 +31,21 @@ FETCH_LFS = "fetch it with git lfs pull; in GitHub Actions, give actions/checkou
 _ATTRIBUTE = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*)*:[A-Za-z_]\w*(\.[A-Za-z_]\w*)*")
 _CALL = re.compile(r"\(.*\)\Z", re.DOTALL)
 _PYTHON_FILE = re.compile(r"(?:\./)?((?:[A-Za-z_]\w*/)*[A-Za-z_]\w*)\.py(?::([A-Za-z_][\w.]*))?")
-
-
-_TO_ONNX = "convert it first, with python -m tf2onnx.convert"
-OTHER_FILES: Mapping[str, str] = {  # by suffix: what to do with a model that no format reads
-    ".tflite": "write it under tflite:",
-    ".pb": f"{_TO_ONNX} --saved-model and its folder",
-    **dict.fromkeys((".keras", ".h5"), 'write it first, with model.export("model.onnx", format="onnx")'),
-    ".pte": "write it under pte:",
-    ".ort": "give the ONNX file that it was made of",
-    **dict.fromkeys((".mlmodel", ".mlpackage"), "give the torch module or the ONNX file that it was converted from"),
-    ".xml": "give the torch module or the ONNX file that OpenVINO converted",
-    **dict.fromkeys((".engine", ".plan"), "it holds compiled kernels: give the ONNX file that TensorRT built it from"),
-    ".gguf": "name it .gguf, and write it under checkpoint:",
-}
-# Files of other formats whatever they are called, by four bytes at a place near their beginning.
-FIRST_BYTES: Mapping[tuple[int, bytes], str] = {
-    (0, b"GGUF"): ".gguf", (4, b"TFL3"): ".tflite", (4, b"ET12"): ".pte", (4, b"ORTM"): ".ort",
-    (0, b"\x89HDF"): ".h5", (0, b"ftrt"): ".engine", (0, b"<?xm"): ".xml",
-}  # fmt: skip
-READ_UNDER = {("checkpoint", ".gguf"), ("tflite", ".tflite"), ("pte", ".pte")}
+# Formats of files that no key reads, or one alone: name, suffixes, a pattern of their first bytes, what to do.
+OTHERS: tuple[tuple[str, tuple[str, ...], bytes, str], ...] = (
+    ("TFLite", (".tflite",), b"....TFL3", "write it under tflite:"),
+    ("ExecuTorch", (".pte",), b"....ET12", "write it under pte:"),
+    ("GGUF", (".gguf",), b"GGUF", "name it .gguf, and write it under checkpoint:"),
+    ("ONNX Runtime", (".ort",), b"....ORTM", "give the ONNX file that it was made of"),
+    ("TensorFlow", ("saved_model.pb",), b"(?!)", "convert it first: python -m tf2onnx.convert --saved-model FOLDER"),
+    ("a protobuf", (".pb",), b"(?!)", "write ONNX under onnx:, or convert it: python -m tf2onnx.convert --graphdef"),
+    ("Keras", (".keras", ".h5"), b"\x89HDF", 'write it first, with model.export("net.onnx", format="onnx")'),
+    ("Core ML", (".mlmodel", ".mlpackage", ".mlmodelc"), b"(?!)", "give the torch module that it was converted from"),
+    ("OpenVINO", (".xml",), rb"<\?xml", "give the torch module or the ONNX file that it was converted from"),
+    ("TensorRT", (".engine", ".plan"), b"ftrt", "give the ONNX file that its kernels were built from"),
+    ("AOTInductor", (".so",), b"\x7fELF", "give the exported program that its kernels were compiled from"),
+)
+READ_UNDER = {("tflite", "TFLite"), ("pte", "ExecuTorch"), ("checkpoint", "GGUF"), ("onnx", "a protobuf")}
 
 
 def names_attribute(target: str) -> bool:
@@ -61,7 +56,7 @@ def names_attribute(target: str) -> bool:
 def attribute_meant(target: str) -> str:
     """The "module:callable" that a word seems to mean: ./lib/net.py:Net, lib.net.Net or net:Net(3); "" of others."""
     called = _CALL.sub("", target)
-    if Path(called).suffix in OTHER_FILES:
+    if other_format(Path(called))[0]:
         return ""
     if file := _PYTHON_FILE.fullmatch(called):
         return f"{file[1].replace('/', '.')}:{file[2] or 'CALLABLE'}"
@@ -442,8 +437,7 @@ def existing_file(source: ModelSource, what: str) -> Path:
     """The source's path; raises SourceError where there is no readable, non-empty file."""
     path = source.base / str(source.target)
     if path.is_dir():
-        way_out = way_out_of(path)
-        raise SourceError(f"{source.target} is a folder, not {what}{f': {way_out}' if way_out else ''}")
+        raise SourceError(f"{source.target} is a folder, not {what}: name a file")
     if not path.is_file():
         way_out = "is it written before the gate runs, and the path relative to the budget file?"
         raise SourceError(f"{source.target} does not exist: {file_meant(path) or way_out}")
@@ -453,15 +447,19 @@ def existing_file(source: ModelSource, what: str) -> Path:
         begin = file.read(len(LFS_POINTER))
     if begin == LFS_POINTER:
         raise SourceError(f"{source.target} is a pointer of Git LFS: {FETCH_LFS}")
-    for (at, letters), suffix in FIRST_BYTES.items():
-        if begin[at : at + 4] == letters and (source.format, path.suffix if not at else suffix) not in READ_UNDER:
-            raise SourceError(f"{source.target} is a {suffix} file, not {what}: {OTHER_FILES[suffix]}")
     return path
 
 
-def way_out_of(path: Path) -> str:
-    """What to do with a file or folder of a format that is not read, by its name or what it holds; "" of others."""
-    return OTHER_FILES.get(".pb" if (path / "saved_model.pb").is_file() else path.suffix, "")
+def other_format(path: Path) -> tuple[str, str]:
+    """The name of another format, by what a file or folder holds, or else its name, and what to do; "" of none."""
+    begin, called = b"", "saved_model.pb" if (path / "saved_model.pb").is_file() else path.name
+    with suppress(OSError), path.open("rb") as file:
+        begin = file.read(8)
+    if path.suffix == ".bin" and path.with_suffix(".xml").is_file():  # the weights of OpenVINO
+        called = ".xml"
+    by_bytes = [(name, way_out) for name, _, first, way_out in OTHERS if re.match(first, begin, re.DOTALL)]
+    by_name = [(name, way_out) for name, suffixes, _, way_out in OTHERS if called.endswith(suffixes)]
+    return next(iter(by_bytes or by_name), ("", ""))
 
 
 AGAIN = "export it again, or fetch all of it (git lfs pull)"
@@ -475,7 +473,6 @@ KINDS = {
     "compiled": "a package of AOTInductor, which holds compiled kernels and no operators: give the exported "
     "program that it was compiled from",
 }
-
 
 COMPILED = "/data/aotinductor/"  # where a package has what was compiled; programs are in models/
 

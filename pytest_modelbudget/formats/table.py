@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from pytest_modelbudget.errors import ExtensionError, MissingExtraError, TransformError
+from pytest_modelbudget.errors import ExtensionError, MissingExtraError, SourceError, TransformError
 from pytest_modelbudget.formats.model import Model
-from pytest_modelbudget.formats.source import InputSpecs, ModelSource
+from pytest_modelbudget.formats.source import READ_UNDER, InputSpecs, ModelSource, other_format
 from pytest_modelbudget.units import with_article
 
 if TYPE_CHECKING:
@@ -53,6 +53,10 @@ class Format:
 
     def load(self, source: ModelSource, rules: OpTable) -> Model:
         """The model, not read further than it must be; raises MissingExtraError without the framework that it needs."""
+        name, way_out = other_format(source.base / str(source.target)) if self.of_files else ("", "")
+        is_named = name != "GGUF" or str(source.target).endswith(".gguf")
+        if name and not (is_named and (self.key, name) in READ_UNDER):
+            raise SourceError(f"{source.target} is of {name}, not {self.target.removeprefix('path of ')}: {way_out}")
         try:
             reader = self.reader()
         except ModuleNotFoundError as error:

@@ -34,7 +34,7 @@ from pytest_modelbudget.formats.source import (
     is_whole,
     kind_of_file,
     names_attribute,
-    way_out_of,
+    other_format,
 )
 from pytest_modelbudget.formats.user_modules import searched_first
 from pytest_modelbudget.gate import measuring, transforming
@@ -218,8 +218,10 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
     close = get_close_matches(Path(source).name, files, 1, 0.7)
     meant = str(Path(source).with_name(close[0])) if close else ""
     meant = meant or attribute_meant(f"{source}.py" if is_module else str(source))
-    way_out = f"did you mean {meant}?" if meant else way_out_of(base / source)
-    guess = f": {way_out}" if way_out else ""
+    name, way_out = ("", "") if meant else other_format(base / source)
+    if name:
+        raise SourceError(f"'{source}' is of {name}: {way_out}")
+    guess = f": did you mean {meant}?" if meant else ""
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){guess}")
 
 

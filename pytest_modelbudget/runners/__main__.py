@@ -66,7 +66,10 @@ def onnxruntime(options: argparse.Namespace, inputs: Arrays) -> Arrays:
 def executorch(options: argparse.Namespace, inputs: Arrays) -> Arrays:
     """A program in ExecuTorch's runtime; its outputs are called by their positions."""
     torch = import_module("torch")
+    import_module("executorch.kernels.quantized")  # for programs in integers without a delegate
     program = import_module("executorch.runtime").Runtime.get().load_program(options.model)
+    if "forward" not in program.method_names:
+        raise SystemExit(f"the program has no method forward: it has {', '.join(sorted(program.method_names))}")
     outputs = program.load_method("forward").execute([torch.from_numpy(values) for values in inputs.values()])
     return {str(at): tensor.numpy() for at, tensor in enumerate(outputs)}
 

@@ -23,7 +23,9 @@ import numpy as np
 from pytest_modelbudget.equivalence.changed import Changed
 from pytest_modelbudget.errors import TransformError, user_code
 from pytest_modelbudget.formats import model as models
+from pytest_modelbudget.formats.spellings import suggestion
 from pytest_modelbudget.transforms.transform import Settings
+from pytest_modelbudget.units import some_of
 
 LINES, LETTERS = 5, 1_000  # of stderr that a failure shows at most
 LAYOUTS = ("NCHW", "NHWC")  # of a runner; this side has the first
@@ -52,7 +54,7 @@ class Mapped:
         turned = np.moveaxis(values, 1, -1) if self.layout == LAYOUTS[1] and values.ndim > 1 else values
         return np.ascontiguousarray(turned, self.dtype or None)
 
-    def taken(self, values: models.Values, dtype: str) -> models.Values:
+    def taken(self, values: models.Values, dtype: str = "") -> models.Values:
         """An array of the runner, as this side has it: in its type, where the map says what the runner's is.
 
         Raises TransformError for another type than the map says.
@@ -61,7 +63,7 @@ class Mapped:
         if self.dtype and values.dtype != self.dtype:
             words = f"runner: '{self.name}' is {values.dtype.name} there, and the budget says {self.dtype}"
             raise TransformError(f"{words}: correct its dtype")
-        return turned.astype(dtype) if self.dtype else turned
+        return turned.astype(dtype) if self.dtype and dtype else turned
 
 
 def mapped(name: str, said: object) -> Mapped:
@@ -167,26 +169,44 @@ class Ran(models.RunnableModel):
         return self._first.dtype
 
     def run(self, inputs: models.Arrays, watch: models.Watch = models.UNWATCHED) -> models.Run:
+        if watch.layers is not None and not self._layers:
+            raise TransformError("the runner maps no layers: {runner: {command: ..., layers: {module.path: name}}}")
         given = ((self._inputs.get(name, Mapped(name)), values) for name, values in inputs.items())
         arrays = self._command.outputs({mapped.name: mapped.given(values) for mapped, values in given})
-        self._expected = self._expected or self._first.run(inputs).outputs
-        for names, known in ((self._inputs, [*inputs]), (self._outputs, [each.name for each in self._expected])):
-            if odd := names.keys() - set(known):
-                words = f"runner: it maps '{min(odd)}', which the model has not: name one of {', '.join(known)}"
-                raise TransformError(words)
+        layers = {name: each.taken(self._written("layers", name, each, arrays)) for name, each in self._layers.items()}
+        if not self._expected:
+            self._expected = self._mapped(inputs, layers).outputs
         outputs = tuple(self._output(each, arrays) for each in self._expected)
-        layers = ((name, each, arrays[each.name]) for name, each in self._layers.items() if each.name in arrays)
-        seen = (models.LayerOutput(name, name, each.taken(values, values.dtype.name)) for name, each, values in layers)
-        return models.Run(outputs, layers=() if watch.layers is None else tuple(seen))
+        seen = tuple(models.LayerOutput(name, name, values) for name, values in layers.items())
+        return models.Run(outputs, layers=seen)
+
+    def _mapped(self, inputs: models.Arrays, layers: models.Arrays) -> models.Run:
+        """A run of the first model. Raises TransformError where maps name what it has not, or has in another shape."""
+        run = self._first.run(inputs, models.Watch(layers=()) if layers else models.UNWATCHED)
+        shapes = {each.name: each.values.shape for each in reversed(run.layers)}
+        outputs = [each.name for each in run.outputs]
+        for key, names, known in (
+            ("inputs", self._inputs, inputs), ("outputs", self._outputs, outputs), ("layers", layers, shapes),
+        ):  # fmt: skip
+            if odd := names.keys() - set(known):
+                raise TransformError(f"runner: {key}: the model has no '{min(odd)}': {suggestion(min(odd), known)}")
+        for name, values in layers.items():
+            if values.shape != shapes[name]:
+                words = f"runner: layers: '{name}' is {[*shapes[name]]} here, and {[*values.shape]} there"
+                raise TransformError(f"{words}: correct its name or its layout")
+        return run
+
+    def _written(self, key: str, name: str, mapped: Mapped, arrays: models.Arrays) -> models.Values:
+        """An array that the runner wrote. Raises TransformError where it wrote none."""
+        if mapped.name in arrays:
+            return arrays[mapped.name]
+        words = f"runner: {self._command.text}: it wrote {some_of(arrays) or 'nothing'}, and no '{mapped.name}'"
+        raise TransformError(f"{words}: write it, or map it: {key}: {{'{name}': name}}")
 
     def _output(self, expected: models.Output, arrays: models.Arrays) -> models.Output:
-        """One output by its name, or the only one. Raises TransformError where the runner wrote none."""
+        """One output by its name, or the only one."""
         mapped = self._outputs.get(expected.name, Mapped(expected.name))
-        values = arrays.get(mapped.name)
-        if values is None and len(arrays) == len(self._expected) == 1 and expected.name not in self._outputs:
-            values = next(iter(arrays.values()))
-        if values is None:
-            words = f"runner: {self._command.text}: it wrote {', '.join(arrays) or 'nothing'}, and no '{mapped.name}'"
-            raise TransformError(f"{words}: write it, or map it: outputs: {{'{expected.name}': name}}")
-        values = mapped.taken(values, expected.dtype)
+        if len(arrays) == len(self._expected) == 1 and expected.name not in self._outputs:
+            mapped = Mapped(*arrays)
+        values = mapped.taken(self._written("outputs", expected.name, mapped, arrays), expected.dtype)
         return models.Output(expected.name, values.dtype.name, values)

@@ -64,8 +64,9 @@ OPTIONS: Mapping[str, tuple[type, Options]] = {
 class Entry:
     """One tensor: shape as the file has it, the number of its buffer, and how many scales stand for its values.
 
-    is_open says that the file leaves a size open, has_size that its bytes are known. stored are its bytes in the file,
-    0 of what the program computes. scaled_by is the tensor that has its scales where they stand for blocks, or -1.
+    is_open says that the file leaves a size open, has_size that its bytes are known, has_rank that it says how many
+    axes there are. stored are its bytes in the file, 0 of what the program computes. scaled_by is the tensor that has
+    its scales where they stand for blocks, or -1.
     """
 
     name: str
@@ -78,6 +79,7 @@ class Entry:
     is_open: bool = False
     has_size: bool = True
     scaled_by: int = -1
+    has_rank: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,6 +220,7 @@ class _Reader:
             -1 in signature,
             word not in WITHOUT_SIZE,
             _scaled_by(scales),
+            bool(shape) or tensor.HasRank(),
         )
         self._must_fit(entry, is_sparse=tensor.Sparsity() is not None)
         return entry

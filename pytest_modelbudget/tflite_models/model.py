@@ -179,6 +179,10 @@ class _Program:
                     if place >= 0:
                         self.uses[place].append(Use(at, role))
 
+    def knows(self, operator: Operator) -> bool:
+        """Whether a rule says what an operator is: its result without axes is then a scalar."""
+        return operator.name in self.rules
+
     def final_uses(self, place: Place) -> list[Use]:
         """The uses of a value, and of what hands it on as it is."""
         waiting, finals = [place], list[Use]()
@@ -317,7 +321,8 @@ class _Reading:
                     f"{self._file}: '{scope}' writes tensor {place}, which is not its own: convert it again"
                 )
             entry = program.subgraph.tensors[place]
-            tensors[place] = _activation(entry, place, by_data=place in program.sized_by_data)
+            is_unranked = not entry.has_rank and not program.knows(operator)
+            tensors[place] = _activation(entry, place, by_data=is_unranked or place in program.sized_by_data)
         outputs = tuple(tensors[place] for place in operator.outputs)
         if operator.name in CALLERS:
             outputs = (*outputs, _workspace(operator.name, scope))

@@ -16,13 +16,14 @@ TENSOR, INT, INTS, TENSORS = 5, 2, 7, 10  # of the union of values
 
 @dataclass(frozen=True)
 class V:
-    """A tensor: stored where is_stored, at an offset of pool 1 where it has one."""
+    """A tensor: stored where is_stored, or in the bytes of another value; at an offset of pool 1 where it has one."""
 
     shape: tuple[int, ...]
     offset: int | None = None
     is_stored: bool = False
     dtype: int = FLOAT
     outside: str = ""
+    same_as: int = 0
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ def _value(b: Any, value: Value, stored: list[int]) -> int:
         items = _vector(b, "Int64", 8, value) if isinstance(value, tuple) else _vector(b, "Int32", 4, value)
         kind = INTS if isinstance(value, tuple) else TENSORS
         return _table(b, 2, f0=("Uint8", kind), f1=("Offset", _table(b, 1, f0=("Offset", items))))
-    sizes, number = _vector(b, "Int32", 4, value.shape), 0
+    sizes, number = _vector(b, "Int32", 4, value.shape), value.same_as
     if value.is_stored:
         stored.append(prod(value.shape) * BITS[value.dtype] // 8)
         number = len(stored)

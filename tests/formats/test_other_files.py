@@ -7,18 +7,40 @@ from pathlib import Path
 import pytest
 
 from pytest_modelbudget import measure
+from pytest_modelbudget.cli.command import main
 from pytest_modelbudget.errors import ModelBudgetError
-from pytest_modelbudget.formats.source import ModelSource, existing_file
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.registry import tables
+from tests.builders.project import Project
 
 FIRST = {  # what a file called net.bin begins with
-    "GGUF": (b"GGUF", "is a .gguf file, not a model: name it .gguf, and write it under checkpoint:"),
-    "TFLite": (b"\x1c\0\0\0TFL3", "is a .tflite file, not a model: write it under tflite:"),
-    "ExecuTorch": (b"\x1c\0\0\0ET12", "is a .pte file, not a model: write it under pte:"),
-    "ONNX Runtime": (b"\x1c\0\0\0ORTM", "is a .ort file, not a model: give the ONNX file that it was made of"),
-    "HDF5": (b"\x89HDF\r\n\x1a\n", "is a .h5 file, not a model: write it first, with model.export"),
-    "TensorRT": (b"ftrt\0\0\0\0", "is a .engine file, not a model: it holds compiled kernels: give the ONNX file"),
-    "OpenVINO": (b'<?xml version="1.0"?>\n<net', "is a .xml file, not a model: give the torch module or the ONNX"),
+    "GGUF": (b"GGUF", "is of GGUF, not an ONNX model: name it .gguf, and write it under checkpoint:"),
+    "TFLite": (b"\x1c\0\0\0TFL3", "is of TFLite, not an ONNX model: write it under tflite:"),
+    "ExecuTorch": (b"\x1c\0\0\0ET12", "is of ExecuTorch, not an ONNX model: write it under pte:"),
+    "ONNX Runtime": (
+        b"\x1c\0\0\0ORTM",
+        "is of ONNX Runtime, not an ONNX model: give the ONNX file that it was made of",
+    ),
+    "HDF5": (b"\x89HDF\r\n\x1a\n", "is of Keras, not an ONNX model: write it first, with model.export"),
+    "TensorRT": (b"ftrt\0\0\0\0", "is of TensorRT, not an ONNX model: give the ONNX file that its kernels were built"),
+    "OpenVINO": (b'<?xml version="1.0"?>\n<net', "is of OpenVINO, not an ONNX model: give the torch module or"),
+    "AOTInductor": (b"\x7fELF\2\1\1\0", "is of AOTInductor, not an ONNX model: give the exported program that"),
 }
+NAMED = {
+    "net.mlmodel": "is of Core ML{}: give the torch module that it was converted from",
+    "net.keras": "is of Keras{}: write it first, with model.export",
+    "net.xml": "is of OpenVINO{}: give the torch module or the ONNX file that it was converted from",
+    "net.plan": "is of TensorRT{}: give the ONNX file that its kernels were built from",
+    "net.ort": "is of ONNX Runtime{}: give the ONNX file that it was made of",
+    "net.so": "is of AOTInductor{}: give the exported program that its kernels were compiled from",
+    "saved_model.pb": "is of TensorFlow{}: convert it first: python -m tf2onnx.convert",
+}
+FILES = ("onnx", "torchscript", "exported", "checkpoint", "tflite", "pte", "huggingface")  # keys of files
+
+
+def loaded(key: str, target: str, base: Path) -> object:
+    """What a budget's key makes of a file."""
+    return tables().formats[key].load(ModelSource(key, target, base=base), tables().ops).graph
 
 
 @pytest.mark.parametrize("key", FIRST)
@@ -27,33 +49,56 @@ def test_first_bytes_tell_a_format(key: str, tmp_path: Path) -> None:
     content, says = FIRST[key]
     (tmp_path / "net.bin").write_bytes(content + bytes(64))
     with pytest.raises(ModelBudgetError, match=f"^net.bin {says}"):
-        existing_file(ModelSource("onnx", "net.bin", base=tmp_path), "a model")
-
-
-NAMED = {
-    "net.mlmodel": "give the torch module or the ONNX file that it was converted from",
-    "net.keras": "write it first, with model.export",
-    "net.xml": "give the torch module or the ONNX file that OpenVINO converted",
-    "net.plan": "it holds compiled kernels: give the ONNX file that TensorRT built it from",
-    "net.ort": "give the ONNX file that it was made of",
-}
+        loaded("onnx", "net.bin", tmp_path)
 
 
 @pytest.mark.parametrize("name", NAMED)
-def test_names_tell_a_format(name: str, tmp_path: Path) -> None:
-    """Where no format is named, as on the command line."""
+def test_names_tell_a_format(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """From Python, on the command line, and under each key of files."""
     (tmp_path / name).write_bytes(b"anything")
-    with pytest.raises(ModelBudgetError, match=NAMED[name]):
+    with pytest.raises(ModelBudgetError, match=NAMED[name].format("")):
         measure(tmp_path / name)
+    assert main(["show", str(tmp_path / name)]) == 2
+    assert NAMED[name].format("") in capsys.readouterr().err
+    for key in FILES:
+        with pytest.raises(ModelBudgetError, match=f"{name} {NAMED[name].format(', not an? .*')}"):
+            loaded(key, name, tmp_path)
 
 
-@pytest.mark.parametrize(("folder", "file"), [("net.mlpackage", "Manifest.json"), ("saved", "saved_model.pb")])
-def test_folders_tell_a_format(folder: str, file: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", NAMED)
+def test_a_budget_names_no_such_file_as_a_module(name: str, project: Project) -> None:
+    """A file under ``torch:``, before anything is opened."""
+    project.budget(f"  net:\n    torch: ../{name}\n    limits: {{params: 1 k}}\n")
+    said = " ".join(project.run().stdout.str().split())
+    assert f"'../{name}' {NAMED[name].format('')}" in said
+    assert "budgets/a.yaml:5:12" in said
+
+
+FOLDERS = {
+    "net.mlpackage": ("Manifest.json", "is of Core ML"),
+    "net.mlmodelc": ("coremldata.bin", "is of Core ML"),
+    "saved": ("saved_model.pb", "is of TensorFlow"),
+}
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_folders_tell_a_format(folder: str, tmp_path: Path) -> None:
     """Core ML's by its name, a SavedModel by what it holds; with a format or without one."""
+    file, says = FOLDERS[folder]
     (tmp_path / folder).mkdir()
     (tmp_path / folder / file).write_bytes(b"anything")
-    says = "give the torch module" if folder.startswith("net") else "convert it first, with python -m tf2onnx.convert"
     with pytest.raises(ModelBudgetError, match=says):
         measure(tmp_path / folder)
-    with pytest.raises(ModelBudgetError, match=f"is a folder, not a model: {says}"):
-        existing_file(ModelSource("onnx", folder, base=tmp_path), "a model")
+    for key in FILES:
+        with pytest.raises(ModelBudgetError, match=f"{folder} {says}, not "):
+            loaded(key, folder, tmp_path)
+
+
+def test_weights_next_to_their_network_are_of_openvino(tmp_path: Path) -> None:
+    """net.bin is no checkpoint of torch where net.xml is there, too; and saved_model.pb alone is TensorFlow's."""
+    for name in ("net.xml", "net.bin", "model.pb"):
+        (tmp_path / name).write_bytes(bytes(64))
+    with pytest.raises(ModelBudgetError, match=r"net.bin is of OpenVINO, not a checkpoint: give the torch module"):
+        measure(tmp_path / "net.bin")
+    with pytest.raises(ModelBudgetError, match=r"model.pb is not an ONNX model, or only a part of one"):
+        loaded("onnx", "model.pb", tmp_path)

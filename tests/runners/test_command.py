@@ -96,9 +96,16 @@ FAILURES = {
 
 
 WRONG = {
-    "an input that is none": ("{command: COMMAND, inputs: {y: image}}", "'y', which the model has not: name one of x"),
+    "an input that is none": ("{command: COMMAND, inputs: {y: image}}",
+                              "inputs: the model has no 'y': known are x"),
     "an output that is none": ("{command: COMMAND, outputs: {fc3: logits}}",
-                               "maps 'fc3', which the model has not: name one of fc2, second"),
+                               "outputs: the model has no 'fc3': did you mean 'fc2'?"),
+    "a layer that is none": ("{command: COMMAND, layers: {relu9: fc2}}",
+                             "layers: the model has no 'relu9': did you mean 'relu"),
+    "a layer that was not written": ("{command: COMMAND, layers: {relu0: hidden}}",
+                                     "it wrote fc2, second, and no 'hidden': write it, or map it: layers: {'relu0'"),
+    "a layer of another shape": ("{command: COMMAND, layers: {relu0: fc2}}",
+                                 "layers: 'relu0' is [4, 130] here, and [4, 70] there: correct its name or its layout"),
     "a type that it has not": ("{command: COMMAND, outputs: {fc2: {dtype: float16}}}",
                                "'fc2' is float32 there, and the budget says float16: correct its dtype"),
     "no type": ("{command: COMMAND, outputs: {fc2: {dtype: float33}}}", "fc2: reading its dtype raised TypeError"),

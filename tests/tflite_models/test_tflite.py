@@ -100,6 +100,17 @@ def test_a_lstm_multiplies_each_gate_in_each_step(tmp_path: Path) -> None:
     assert int(numbers["peak_activation"]) == 4 * 20 * (16 + 32)
 
 
+def test_a_result_of_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
+    """A custom operator's, as TensorFlow's converter leaves it; a sum over all axes is one number, and known."""
+    tensors = [T("x", (1, 4), F), T("y", (), F), T("axes", (2,), "INT32", is_stored=True), T("sum", (), F)]
+    ops = [O("CUSTOM", (0,), (1,), custom="FlexUnique"), O("SUM", (0, 2), (3,))]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(tflite_file(Graph(tensors, ops, [0], [1, 3])))
+    unmeasured = measure(path)["peak_activation"].unmeasured
+    assert "the data decide the size of 'y'" in {each.why for each in unmeasured}
+    assert not any("'sum'" in each.why for each in unmeasured)
+
+
 def test_what_no_rule_knows_is_unmeasured_by_name(tmp_path: Path) -> None:
     """Custom and Flex operators, codes of a later schema, and constants that only they read."""
     tensors = [
