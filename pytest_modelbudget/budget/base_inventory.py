@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 from pytest_modelbudget.budget import SUFFIXES
 from pytest_modelbudget.budget.budget import TimedRun, names_of
+from pytest_modelbudget.budget.git import LINK, SUBMODULE, BaseError, blob_contents, checked_out, run_git
 from pytest_modelbudget.budget.kinds import Observation
 from pytest_modelbudget.budget.lock_file import (
     UPDATE,
@@ -32,7 +33,6 @@ from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, ModelSource
 from pytest_modelbudget.registry import Tables
-from pytest_modelbudget.runners.git import LINK, SUBMODULE, BaseError, blob_contents, checked_out, run_git
 from pytest_modelbudget.runners.paired import Growth, Side, paired
 
 SETTINGS = (

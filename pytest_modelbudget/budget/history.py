@@ -19,8 +19,8 @@ from datetime import date, datetime, timezone
 from pathlib import Path, PurePosixPath
 
 from pytest_modelbudget.budget.budget import path_of
+from pytest_modelbudget.budget.git import BaseError, blob_contents, commit_named, git_text, run_git
 from pytest_modelbudget.budget.lock_file import HEAD, SCHEMA, SUFFIX, LockedValue, LockError, budgets_of, read_lock
-from pytest_modelbudget.runners.git import BaseError, blob_contents, commit_named, git_text, run_git
 from pytest_modelbudget.units import Number
 
 # First parents, so that each commit is the branch as it was; a merge is shown by what it brought.

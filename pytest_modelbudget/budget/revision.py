@@ -19,7 +19,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pytest_modelbudget.runners.git import BaseError, commit_named, git_text, run_git
+from pytest_modelbudget.budget.git import BaseError, commit_named, git_text, run_git
 
 OPTION = "--model-budget-base"
 TEST_MERGE = re.compile(r"refs/pull/\d+/merge")

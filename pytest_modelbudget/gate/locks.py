@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from msgspec.structs import replace
 
-from pytest_modelbudget.budget import base_inventory, revision, yaml_text
+from pytest_modelbudget.budget import base_inventory, git, revision, yaml_text
 from pytest_modelbudget.budget.base_inventory import Baselines, Move
 from pytest_modelbudget.budget.budget import DEPLOYED, Address, Budget, Loosen, Place, path_of
 from pytest_modelbudget.budget.changes import CheckKey, Redefinition, lock_loosenings, loosenings, redefinitions
@@ -36,7 +36,6 @@ from pytest_modelbudget.reports import build, record
 from pytest_modelbudget.reports.history import point_text
 from pytest_modelbudget.reports.record import LockReport, LoosenedLimit, RedefinedModel
 from pytest_modelbudget.reports.shard import LockComparison, LockedNumber
-from pytest_modelbudget.runners import git
 from pytest_modelbudget.units import readable_pair, several, some_of
 
 Numbers = Mapping[str, Mapping[str, Any]]  # measured ones by node id, as lock files have them

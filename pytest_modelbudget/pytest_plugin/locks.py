@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pytest
 from msgspec.structs import replace
 
-from pytest_modelbudget.budget import revision
+from pytest_modelbudget.budget import git, revision
 from pytest_modelbudget.budget.base_inventory import Baselines, text_at
 from pytest_modelbudget.budget.budget import Loosen, path_of
 from pytest_modelbudget.budget.read_budget import read_budget, yaml_files
@@ -24,7 +24,6 @@ from pytest_modelbudget.reports import record, terminal
 from pytest_modelbudget.reports.annotations import LOOSEN
 from pytest_modelbudget.reports.findings import CHANGES, ERROR, Finding, findings
 from pytest_modelbudget.reports.shard import LockComparison
-from pytest_modelbudget.runners import git
 from pytest_modelbudget.transforms.transform import IS_WRITTEN
 from pytest_modelbudget.units import several
 

@@ -19,6 +19,7 @@ from msgspec.structs import replace
 
 from pytest_modelbudget.budget.base_inventory import Baselines
 from pytest_modelbudget.budget.budget import Address, names_of
+from pytest_modelbudget.budget.git import BaseError, commit_named
 from pytest_modelbudget.pytest_plugin import options
 from pytest_modelbudget.pytest_plugin.items import BudgetItem
 from pytest_modelbudget.pytest_plugin.session_models import baselines_of
@@ -26,7 +27,6 @@ from pytest_modelbudget.reports import record, table
 from pytest_modelbudget.reports.annotations import path_in_checkout
 from pytest_modelbudget.reports.build import Assembly
 from pytest_modelbudget.reports.shard import CutRun, LockComparison, Part, Version
-from pytest_modelbudget.runners.git import BaseError, commit_named
 
 COST = "macs"  # the check whose locked number tells what a model costs to measure
 

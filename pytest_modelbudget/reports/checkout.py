@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
+from pytest_modelbudget.budget.git import BaseError, git_text
 from pytest_modelbudget.reports.json_records import Record
-from pytest_modelbudget.runners.git import BaseError, git_text
 
 ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
 # The variables of each host, the best first: what a change is called before it is merged, then what is built.
