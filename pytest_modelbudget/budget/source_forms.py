@@ -34,6 +34,7 @@ from pytest_modelbudget.formats.source import (
     names_attribute,
 )
 from pytest_modelbudget.formats.table import Format
+from pytest_modelbudget.units import with_article
 
 # A callable, and what it is called with.
 
@@ -240,7 +241,7 @@ def _no_model(target: str, reading: Reading) -> str:
     others = [front.key for front in reading.tables.formats.values() if target.endswith(front.suffixes)]
     for name, suffixes, _, way_out in OTHERS:
         if target.endswith(suffixes):
-            return f"{shown(target)} is of {name}: {way_out}"
+            return f"{shown(target)} is {with_article(f'{name} file')}: {way_out}"
     return (
         f"{shown(target)} is a file, and a state dict is no model: name a factory that loads it, "
         f"package.module:function{''.join(f', or for such a model file {key}:' for key in others)}"

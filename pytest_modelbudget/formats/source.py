@@ -38,14 +38,14 @@ OTHERS: tuple[tuple[str, tuple[str, ...], bytes, str], ...] = (
     ("GGUF", (".gguf",), b"GGUF", "name it .gguf, and write it under checkpoint:"),
     ("ONNX Runtime", (".ort",), b"....ORTM", "give the ONNX file that it was made of"),
     ("TensorFlow", ("saved_model.pb",), b"(?!)", "convert it first: python -m tf2onnx.convert --saved-model FOLDER"),
-    ("a protobuf", (".pb",), b"(?!)", "write ONNX under onnx:, or convert it: python -m tf2onnx.convert --graphdef"),
+    ("protobuf", (".pb",), b"(?!)", "write ONNX under onnx:, or convert it: python -m tf2onnx.convert --graphdef"),
     ("Keras", (".keras", ".h5"), b"\x89HDF", 'write it first, with model.export("net.onnx", format="onnx")'),
     ("Core ML", (".mlmodel", ".mlpackage", ".mlmodelc"), b"(?!)", "give the torch module that it was converted from"),
     ("OpenVINO", (".xml",), rb"<\?xml", "give the torch module or the ONNX file that it was converted from"),
     ("TensorRT", (".engine", ".plan"), b"ftrt", "give the ONNX file that its kernels were built from"),
     ("AOTInductor", (".so",), b"\x7fELF", "give the exported program that its kernels were compiled from"),
 )
-READ_UNDER = {("tflite", "TFLite"), ("pte", "ExecuTorch"), ("checkpoint", "GGUF"), ("onnx", "a protobuf")}
+READ_UNDER = {("tflite", "TFLite"), ("pte", "ExecuTorch"), ("checkpoint", "GGUF"), ("onnx", "protobuf")}
 
 
 def names_attribute(target: str) -> bool:

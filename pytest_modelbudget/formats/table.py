@@ -56,7 +56,8 @@ class Format:
         name, way_out = other_format(source.base / str(source.target)) if self.of_files else ("", "")
         is_named = name != "GGUF" or str(source.target).endswith(".gguf")
         if name and not (is_named and (self.key, name) in READ_UNDER):
-            raise SourceError(f"{source.target} is of {name}, not {self.target.removeprefix('path of ')}: {way_out}")
+            found = with_article(f"{name} file")
+            raise SourceError(f"{source.target} is {found}, not {self.target.removeprefix('path of ')}: {way_out}")
         try:
             reader = self.reader()
         except ModuleNotFoundError as error:

@@ -220,7 +220,7 @@ def source_format(source: object, registry: Tables, base: Path) -> str:
     meant = meant or attribute_meant(f"{source}.py" if is_module else str(source))
     name, way_out = ("", "") if meant else other_format(base / source)
     if name:
-        raise SourceError(f"'{source}' is of {name}: {way_out}")
+        raise SourceError(f"'{source}' is {with_article(f'{name} file')}: {way_out}")
     guess = f": did you mean {meant}?" if meant else ""
     raise SourceError(f"'{source}' is neither module:callable nor a model file ({known}){guess}")
 

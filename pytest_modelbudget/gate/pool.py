@@ -26,7 +26,7 @@ from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import dataclass
 from multiprocessing import connection, forkserver
 from pathlib import Path
-from time import monotonic
+from time import monotonic, sleep
 from types import ModuleType
 from typing import Any
 
@@ -44,6 +44,7 @@ PRELOAD = "pytest_modelbudget.gate.preload"
 # which pytest was started may have a random.py.
 SERVERS_VARIABLES = {"OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
 LOOK_SECONDS = 0.02  # between two looks at a child
+SERVER_SECONDS = 2.0  # in which the system has the end of a server that was killed
 STARTING_SECONDS = 120.0  # for a child to import conftest.py files
 MOST_OUTPUT = 100_000  # bytes of what one step of a model prints
 SHARE_OF_MEMORY = 0.8  # of the machine, or of its container, for all children together
@@ -464,15 +465,25 @@ def _start(process: Any) -> None:
         sys.modules["__main__"] = ModuleType("__main__")
         try:
             with _variables(SERVERS_VARIABLES):
-                try:
-                    process.start()
-                except (OSError, EOFError):  # the server has ended: another one is started, once
-                    process.start()
+                _start_anew(process)
         except (OSError, EOFError) as error:
             why = str(error) or "the server that loads the frameworks ended"
             raise NoServerError(f"no process could be forked: {why}") from error
         finally:
             sys.modules["__main__"] = main
+
+
+def _start_anew(process: Any) -> None:
+    """Start a process; where the server has ended, with another one, as soon as the system has its end."""
+    deadline = monotonic() + SERVER_SECONDS
+    while True:
+        try:
+            process.start()
+            return
+        except (OSError, EOFError):
+            if monotonic() > deadline:
+                raise
+            sleep(LOOK_SECONDS)
 
 
 def _joined(process: Any) -> int | None:

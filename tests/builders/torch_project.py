@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-NETS = '''
+NETS = """
 import torch
 from torch import nn
 
@@ -19,23 +19,13 @@ def convolution():
 
 SHARED = net()
 
-class Shy(nn.Module):
-    """Computes more where it is run than where it is only measured."""
-    def __init__(self):
-        super().__init__()
-        self.net = net()
-    def forward(self, x):
-        with torch._C.DisableTorchFunction():  # which would answer as on a CPU
-            is_measured = x.is_meta
-        return self.net(x) if is_measured else self.net(x) + 0 * self.net(x)
-
 class Mixed(nn.Module):
     def __init__(self):
         super().__init__()
         self.fc, self.core = nn.Linear(100, 100), nn.Parameter(torch.randn(4, 100, 100))
     def forward(self, x):
         return nn.functional.bilinear(x, self.fc(x), self.core)
-'''
+"""
 # A package of somebody else's, that knows nothing of this one.
 COMPILER = """
 from torch import nn
@@ -74,10 +64,6 @@ def new_layers(model):
 
 def wrong_kind(model):
     return "a path"
-
-def shy(model):
-    from nets import Shy
-    return Shy()
 """
 HEAD = "model_budget: 1\ndefaults: {inputs: float32 4x100}\nmodels:\n"
 MACS = 4 * (100 * 70 + 70 * 5)

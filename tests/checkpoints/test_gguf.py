@@ -165,7 +165,7 @@ def test_mutated_headers_are_read_or_refused(tmp_path: Path) -> None:
 def test_a_gguf_file_under_another_key_is_recognised(tmp_path: Path) -> None:
     """By its first bytes, whatever it is called."""
     write(tmp_path / "net.gguf", NET).rename(tmp_path / "net.onnx")
-    with pytest.raises(SourceError, match=r"is a \.gguf file, not an ONNX model: name it \.gguf, and write it under"):
+    with pytest.raises(SourceError, match=r"is a GGUF file, not an ONNX model: name it \.gguf, and write it under"):
         measure(tmp_path / "net.onnx")
 
 

@@ -160,7 +160,7 @@ def test_both_sources_of_a_comparison_are_answered(capsys: pytest.CaptureFixture
     [
         ("no-such-model", "neither module:callable nor a model file"),
         ("my_compiler.passes:lower", "is it installed, or on the pythonpath?"),
-        ("net.pb", "python -m tf2onnx.convert --saved-model"),
+        ("net.pb", "python -m tf2onnx.convert --graphdef"),
     ],
 )
 def test_other_sources_are_no_line(source: str, says: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -171,7 +171,7 @@ CASES = {
         pte_file([V((4, 4), 0), V((4, 4), 32)], [C("aten::relu", (0, 1, 1))], [0], [1], pool=96),
         "the plan puts 'relu_0_1' at 32, where another tensor lives meanwhile: export it again",
     ),
-    "TFLite": (b"\0\0\0\0TFL3" + bytes(64), "is of TFLite, not an ExecuTorch program: write it under tflite:"),
+    "TFLite": (b"\0\0\0\0TFL3" + bytes(64), "is a TFLite file, not an ExecuTorch program: write it under tflite:"),
 }
 
 

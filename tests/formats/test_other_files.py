@@ -14,26 +14,29 @@ from pytest_modelbudget.registry import tables
 from tests.builders.project import Project
 
 FIRST = {  # what a file called net.bin begins with
-    "GGUF": (b"GGUF", "is of GGUF, not an ONNX model: name it .gguf, and write it under checkpoint:"),
-    "TFLite": (b"\x1c\0\0\0TFL3", "is of TFLite, not an ONNX model: write it under tflite:"),
-    "ExecuTorch": (b"\x1c\0\0\0ET12", "is of ExecuTorch, not an ONNX model: write it under pte:"),
+    "GGUF": (b"GGUF", "is a GGUF file, not an ONNX model: name it .gguf, and write it under checkpoint:"),
+    "TFLite": (b"\x1c\0\0\0TFL3", "is a TFLite file, not an ONNX model: write it under tflite:"),
+    "ExecuTorch": (b"\x1c\0\0\0ET12", "is an ExecuTorch file, not an ONNX model: write it under pte:"),
     "ONNX Runtime": (
         b"\x1c\0\0\0ORTM",
-        "is of ONNX Runtime, not an ONNX model: give the ONNX file that it was made of",
+        "is an ONNX Runtime file, not an ONNX model: give the ONNX file that it was made of",
     ),
-    "HDF5": (b"\x89HDF\r\n\x1a\n", "is of Keras, not an ONNX model: write it first, with model.export"),
-    "TensorRT": (b"ftrt\0\0\0\0", "is of TensorRT, not an ONNX model: give the ONNX file that its kernels were built"),
-    "OpenVINO": (b'<?xml version="1.0"?>\n<net', "is of OpenVINO, not an ONNX model: give the torch module or"),
-    "AOTInductor": (b"\x7fELF\2\1\1\0", "is of AOTInductor, not an ONNX model: give the exported program that"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n", "is a Keras file, not an ONNX model: write it first, with model.export"),
+    "TensorRT": (
+        b"ftrt\0\0\0\0",
+        "is a TensorRT file, not an ONNX model: give the ONNX file that its kernels were built",
+    ),
+    "OpenVINO": (b'<?xml version="1.0"?>\n<net', "is an OpenVINO file, not an ONNX model: give the torch module or"),
+    "AOTInductor": (b"\x7fELF\2\1\1\0", "is an AOTInductor file, not an ONNX model: give the exported program that"),
 }
 NAMED = {
-    "net.mlmodel": "is of Core ML{}: give the torch module that it was converted from",
-    "net.keras": "is of Keras{}: write it first, with model.export",
-    "net.xml": "is of OpenVINO{}: give the torch module or the ONNX file that it was converted from",
-    "net.plan": "is of TensorRT{}: give the ONNX file that its kernels were built from",
-    "net.ort": "is of ONNX Runtime{}: give the ONNX file that it was made of",
-    "net.so": "is of AOTInductor{}: give the exported program that its kernels were compiled from",
-    "saved_model.pb": "is of TensorFlow{}: convert it first: python -m tf2onnx.convert",
+    "net.mlmodel": "is a Core ML file{}: give the torch module that it was converted from",
+    "net.keras": "is a Keras file{}: write it first, with model.export",
+    "net.xml": "is an OpenVINO file{}: give the torch module or the ONNX file that it was converted from",
+    "net.plan": "is a TensorRT file{}: give the ONNX file that its kernels were built from",
+    "net.ort": "is an ONNX Runtime file{}: give the ONNX file that it was made of",
+    "net.so": "is an AOTInductor file{}: give the exported program that its kernels were compiled from",
+    "saved_model.pb": "is a TensorFlow file{}: convert it first: python -m tf2onnx.convert",
 }
 FILES = ("onnx", "torchscript", "exported", "checkpoint", "tflite", "pte", "huggingface")  # keys of files
 
@@ -75,9 +78,9 @@ def test_a_budget_names_no_such_file_as_a_module(name: str, project: Project) ->
 
 
 FOLDERS = {
-    "net.mlpackage": ("Manifest.json", "is of Core ML"),
-    "net.mlmodelc": ("coremldata.bin", "is of Core ML"),
-    "saved": ("saved_model.pb", "is of TensorFlow"),
+    "net.mlpackage": ("Manifest.json", "is a Core ML file"),
+    "net.mlmodelc": ("coremldata.bin", "is a Core ML file"),
+    "saved": ("saved_model.pb", "is a TensorFlow file"),
 }
 
 
@@ -98,7 +101,7 @@ def test_weights_next_to_their_network_are_of_openvino(tmp_path: Path) -> None:
     """net.bin is no checkpoint of torch where net.xml is there, too; and saved_model.pb alone is TensorFlow's."""
     for name in ("net.xml", "net.bin", "model.pb"):
         (tmp_path / name).write_bytes(bytes(64))
-    with pytest.raises(ModelBudgetError, match=r"net.bin is of OpenVINO, not a checkpoint: give the torch module"):
+    with pytest.raises(ModelBudgetError, match=r"net.bin is an OpenVINO file, not a checkpoint: give the torch module"):
         measure(tmp_path / "net.bin")
     with pytest.raises(ModelBudgetError, match=r"model.pb is not an ONNX model, or only a part of one"):
         loaded("onnx", "model.pb", tmp_path)

@@ -114,7 +114,7 @@ def test_measurements_are_a_mapping_of_every_metric() -> None:
     [
         pytest.param("no_such_module:net", "float32 1x4", "no module 'no_such_module'", id="module"),
         pytest.param("torch.nn:Liner", "float32 1x4", "did you mean 'Linear'", id="attribute"),
-        pytest.param("net.mlmodel", None, "is of Core ML: give the torch module", id="format"),
+        pytest.param("net.mlmodel", None, "is a Core ML file: give the torch module", id="format"),
         pytest.param("net.pb", None, r": write ONNX under onnx:, or convert it: python -m tf2onnx\.convert", id="pb"),
         pytest.param("missing.pt2", None, "does not exist", id="file"),
         pytest.param(net, "float32 1x5", "running the model raised", id="shape"),

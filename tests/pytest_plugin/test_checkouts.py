@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.base_inventory import AS_TEXT, NOT_THERE, SPARSE
+from pytest_modelbudget.budget.base_inventory import NOT_THERE, SPARSE
 from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
 
@@ -208,22 +208,6 @@ def test_a_budget_that_comes_with_a_new_submodule_is_new(project: Project, origi
     repository = with_submodule(project, origin, "budgets/lib")
     repository.git("branch", "-q", "-f", "main", "main~1")
     assert project.report(AGAINST)["loosened"] == []
-
-
-@pytest.mark.parametrize("name", ["budgets/b.yaml", "budgets/team"])
-def test_a_link_that_git_wrote_out_as_text_is_red(project: Project, name: str) -> None:
-    """Where git keeps it as a link, as on Windows; a file of the user's own that holds a path alone is none."""
-    project.budget(KEPT)
-    project.write("shared/b.yaml", "model_budget: 1\n")
-    target = "../shared/b.yaml" if name.endswith("yaml") else "../shared"
-    project.write(name, "").write_bytes(target.encode())
-    repository = Repository(project)
-    repository.commit()
-    assert project.run().ret == 0
-    blob = repository.git("rev-parse", f"HEAD:{name}")
-    repository.git("update-index", "--cacheinfo", f"120000,{blob},{name}")
-    result, report = project.run_and_report()
-    assert (result.ret, problems(report)) == (1, [f"{name}:1: {AS_TEXT}"])
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names there are always Unicode")

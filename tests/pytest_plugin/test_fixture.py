@@ -113,7 +113,7 @@ def test_a_wrong_call_is_as_wide_as_the_terminal(pytester: pytest.Pytester, monk
             id="option",
         ),
         pytest.param("model_budget(NET, 'float32 1x4', args=5)", "*model_budget() was given*", id="args"),
-        pytest.param("model_budget('net.mlmodel')", "*neither module:callable*", id="source"),
+        pytest.param("model_budget('net.mlmodel')", "*is a Core ML file: give the torch module*", id="source"),
     ],
 )
 def test_what_cannot_be_read_fails_with_a_way_out(project: Project, body: str, text: str) -> None:

@@ -9,7 +9,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from pytest_modelbudget.pytest_plugin import gate
 from tests.builders.project import Project
 
 OVER = "  net: {widths: net.widths, limits: {params: 47, macs: 48 MAC}}\n"
@@ -88,22 +87,6 @@ def test_the_last_line_counts_the_verdicts(project: Project) -> None:
     lines = project.run("-k", "params").outlines
     assert lines[-2] == "1 limit: 0 over, 0 warn, 1 within, 0 unknown"
     assert lines[-3].startswith("model budget: 1 of 2 limits measured")
-
-
-def test_a_slow_model_is_told_as_soon_as_it_is_measured(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Once a model, on a line between pytest's own."""
-    monkeypatch.setattr(gate, "SLOW_SECONDS", 0.0)
-    project.budget(OVER)
-    (told,) = [line for line in project.run().outlines if " measured in " in line]
-    assert re.fullmatch(r"budgets/a.yaml::net measured in \d+\.\d s", told)
-
-
-def test_quick_models_and_quiet_sessions_have_no_such_line(project: Project, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is for those who wait."""
-    project.budget(OVER)
-    assert " measured in " not in project.run().stdout.str()
-    monkeypatch.setattr(gate, "SLOW_SECONDS", 0.0)
-    assert " measured in " not in project.run("-q").stdout.str()
 
 
 def test_r13_a_report_is_whole_or_not_there(project: Project) -> None:

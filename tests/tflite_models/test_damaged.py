@@ -46,7 +46,7 @@ def test_mutants_are_refused_or_measured(tmp_path: Path) -> None:
 X, Y = T("x", (1, 4)), T("y", (1, 4))
 RELU = O("RELU", (0,), (1,))
 CASES = {
-    "another format": (b"\0\0\0\0ORTM" + bytes(64), "is of ONNX Runtime, not a TFLite file: give the ONNX file"),
+    "another format": (b"\0\0\0\0ORTM" + bytes(64), "is an ONNX Runtime file, not a TFLite file: give the ONNX file"),
     "no flatbuffer": (b"not a flatbuffer at all", "is no TFLite file, or only a part of one: export it again"),
     "cut": (small()[:600], "is a damaged TFLite file"),
     "schema version": (tflite_file(Graph([X, Y], [RELU], [0], [1]), version=2), "has schema version 2, and 3 is known"),
