@@ -1,8 +1,9 @@
 """Calls of a model in turn with those of its base, each in a process of its own that runs while the other one waits.
 
-Calls alternate: change, base, base, change. A machine that becomes slower slows both of a pair, so that the ratio of
-paired calls is judged, and not two times. Its interval is that of the median by ranks, which assumes no distribution;
-pairs are added until all of it is on one side of the limit.
+Calls alternate: change, base, base, change, and then the other way round: neither is always the one that waited for
+the session. A machine that becomes slower slows both of a pair, so that the ratio of paired calls is judged, and not
+two times. Its interval is that of the median by ranks, which assumes no distribution; pairs are added until all of it
+is on one side of the limit.
 """
 
 from __future__ import annotations
@@ -109,8 +110,9 @@ def alternated(change: Callable[[], float], base: Callable[[], float], grow: Num
     """Pairs of calls, until a limit is on one side of their interval, or there are as many as may be."""
     growth, end = Growth(()), monotonic() + MOST_SECONDS
     while len(growth.pairs) < MOST_PAIRS and monotonic() < end and not growth.is_decided(grow):
-        first, second, third, fourth = change(), base(), base(), change()
-        growth = Growth((*growth.pairs, (first, second), (fourth, third)))
+        for turns in ((change, base), (base, change), (base, change), (change, base)):  # none is always the first
+            taken = {turn: turn() for turn in turns}
+            growth = Growth((*growth.pairs, (taken[change], taken[base])))
     return growth
 
 

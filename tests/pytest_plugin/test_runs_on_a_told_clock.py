@@ -85,7 +85,7 @@ def test_a_model_that_became_slower_is_over(repository: Repository) -> None:
     code, text = judged(repository, "0.022")
     assert code == 1
     assert "latency_growth@cpu 10.0% > 5.0%" in text
-    assert "10 pairs of calls: 22.0 ms, and 20.0 ms at the base, 10.0% to 10.0%" in text
+    assert "12 pairs of calls: 22.0 ms, and 20.0 ms at the base, 10.0% to 10.0%" in text
 
 
 def test_a_model_that_became_faster_is_within(repository: Repository) -> None:

@@ -45,13 +45,13 @@ def clocks(*turns: float) -> tuple[Callable[[], float], Callable[[], float], lis
 
 
 def test_calls_alternate_until_one_side_of_the_limit_is_sure() -> None:
-    """10 pairs are the fewest that say anything: ABBA five times, 21 ms against 20."""
+    """10 pairs are the fewest that say anything: three rounds of four, 21 ms against 20."""
     change, base, asked = clocks(0.021)
     growth = alternated(change, base, Fraction(3, 100))
-    assert "".join(asked) == "ABBA" * 5
+    assert "".join(asked) == "ABBABAAB" * 3
     assert growth.ratio == pytest.approx(1.05)
     assert growth.is_decided(Fraction(3, 100))
-    assert growth.text == "10 pairs of calls: 21.0 ms, and 20.0 ms at the base, 5.0% to 5.0%"
+    assert growth.text == "12 pairs of calls: 21.0 ms, and 20.0 ms at the base, 5.0% to 5.0%"
 
 
 def test_a_growth_of_the_limit_itself_is_within() -> None:
@@ -74,7 +74,7 @@ def test_alternating_ends_after_its_seconds(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(paired, "monotonic", lambda: float(next(moments)))
     change, base, asked = clocks(0.020, 0.022)
     alternated(change, base, Fraction(1, 20))
-    assert "".join(asked) == "ABBA" * 2
+    assert "".join(asked) == "ABBABAAB" * 2
 
 
 def test_a_model_that_is_new_has_not_grown() -> None:
