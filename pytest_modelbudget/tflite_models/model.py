@@ -27,6 +27,7 @@ CONTAINER = "(container)"
 # Operators that run other subgraphs, and those that have as many results as values say.
 CALLERS = frozenset({f"tflite::{name}" for name in ("IF", "WHILE", "CALL", "STABLEHLO_COMPOSITE", "STABLEHLO_WHILE")})
 BY_DATA = frozenset({"tflite::WHERE", "tflite::UNIQUE"})
+VARIABLE = "tflite::VAR_HANDLE"
 Place = int  # of a tensor of the subgraph; -1 where an operand is absent
 Places = tuple["Place | tuple[Place, ...]", ...]
 
@@ -303,6 +304,8 @@ class _Reading:
         first, *others = self._contents.subgraphs
         if named := some_of(entry.name for entry in map(first.tensors.__getitem__, first.inputs) if entry.is_open):
             yield f"the file leaves sizes of {named} open: counted as it declares them"
+        if VARIABLE in {op.name for op in first.operators}:
+            yield "weights in variables are not counted: freeze them, as TFLiteConverter.from_keras_model does"
         if others:
             yield f"{len(others):,} more subgraphs are stored and not run: the first one is counted"
 
@@ -326,6 +329,9 @@ class _Reading:
         outputs = tuple(tensors[place] for place in operator.outputs)
         if operator.name in CALLERS:
             outputs = (*outputs, _workspace(operator.name, scope))
+        if operator.name == VARIABLE:  # its values are a program's to bring, and may be weights
+            values = dense(scope, (0,), BYTE, Storage(scope, 0, CONSTANT))
+            self._weights[scope] = Weight(values, False, False, unknown_reader=Reader(VARIABLE, ""))
         op = Op(operator.name, operands, outputs, operator.attributes, scope)
         scales = (self._scales.get(tensor.storage) for tensor in dict.fromkeys(op.tensors()))
         return SEEN.get(op.name, _as_it_is)(replace(op, scales=tuple(filter(None, scales))))

@@ -111,6 +111,21 @@ def test_a_result_of_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
     assert not any("'sum'" in each.why for each in unmeasured)
 
 
+def test_weights_in_variables_are_unmeasured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """As TensorFlow 2.21 writes a model of Keras 3 by ``from_concrete_functions``: the file has no value of a weight."""
+    tensors = [T("x", (1, 4), F), T("kernel", (), "RESOURCE"), T("read", (4, 3), F), T("y", (1, 3), F)]
+    ops = [O("VAR_HANDLE", (), (1,)), O("READ_VARIABLE", (1,), (2,)), O("BATCH_MATMUL", (0, 2), (3,))]
+    path = tmp_path / "net.tflite"
+    path.write_bytes(tflite_file(Graph(tensors, ops, [0], [3])))
+    numbers = measure(path)
+    assert {key: [each.op for each in numbers[key].unmeasured] for key in ("params", "weight_memory")} == {
+        "params": ["tflite::VAR_HANDLE"], "weight_memory": ["tflite::VAR_HANDLE"],
+    }  # fmt: skip
+    assert int(numbers["model_size"]) == path.stat().st_size
+    assert main(["show", str(path)]) == 1
+    assert "weights in variables are not counted: freeze them" in capsys.readouterr().out
+
+
 def test_what_no_rule_knows_is_unmeasured_by_name(tmp_path: Path) -> None:
     """Custom and Flex operators, codes of a later schema, and constants that only they read."""
     tensors = [
