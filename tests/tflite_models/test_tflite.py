@@ -112,7 +112,7 @@ def test_a_result_of_unknown_rank_is_no_scalar(tmp_path: Path) -> None:
 
 
 def test_weights_in_variables_are_unmeasured(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """As TensorFlow 2.21 writes a model of Keras 3 by ``from_concrete_functions``: the file has no value of a weight."""
+    """As TensorFlow 2.21 writes a model of Keras 3 by ``from_concrete_functions``: it has no weights."""
     tensors = [T("x", (1, 4), F), T("kernel", (), "RESOURCE"), T("read", (4, 3), F), T("y", (1, 3), F)]
     ops = [O("VAR_HANDLE", (), (1,)), O("READ_VARIABLE", (1,), (2,)), O("BATCH_MATMUL", (0, 2), (3,))]
     path = tmp_path / "net.tflite"
