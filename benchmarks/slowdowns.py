@@ -1,6 +1,6 @@
 """Slowdowns that are planted in a model, and none: how often ``latency: {grow: ...}`` finds them.
 
-Prints how often a growth was over its limit, within, and unknown, and the pairs of calls that this took. A slowdown
+Prints how often a growth was over its limit, within, and unknown, and the pairs of processes that this took. A slowdown
 works at the end of each call for a share of the processor time that the call took: it is as large on a busy machine.
 """
 

@@ -1,9 +1,9 @@
 """Calls of a model in turn with those of its base, each in a process of its own that runs while the other one waits.
 
-Calls alternate: change, base, base, change, and then the other way round: neither is always the one that waited for
-the session. A machine that becomes slower slows both of a pair, so that the ratio of paired calls is judged, and not
-two times. Its interval is that of the median by ranks, which assumes no distribution; pairs are added until all of it
-is on one side of the limit.
+A machine that becomes slower slows both of a pair of calls, so that their ratio is judged, and not two times. Two
+processes of one model differ as well, and the one that starts first is the slower one more often: a round is two pairs
+of processes, of which the change starts first in the one and the base in the other. Rounds are added until the interval
+of their ratios, Student's of the mean logarithm, is on one side of the limit.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from fractions import Fraction
-from math import comb, inf
+from math import exp, inf, log, sqrt
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median, stdev
 from time import monotonic
 from typing import Any
 
@@ -28,8 +28,11 @@ from pytest_modelbudget.formats.benchmark import Plan
 from pytest_modelbudget.formats.user_modules import OWN, is_installed
 from pytest_modelbudget.units import Number, percentage, readable, several
 
-MOST_PAIRS, MOST_SECONDS = 400, 300.0
-TAIL = 0.001  # of the binomial distribution, outside of each end of an interval: 10 pairs are the fewest
+MOST_ROUNDS, MOST_SECONDS = 15, 300.0
+MOST_PAIRS, SECONDS_OF_PAIRS = 20, 3.0  # of calls in a pair of processes
+STUDENT = (  # 97.5 % quantiles for 2 degrees of freedom and more, en.wikipedia.org/wiki/Student's_t-distribution
+    4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
+)  # fmt: skip
 TURN, MOST_CALLS = 0.02, 100  # seconds of a turn at the least, and its calls at the most: the quickest counts
 START = "import sys; sys.path[:] = sys.argv[1:]; from pytest_modelbudget.runners.paired import answer; answer()"
 Pair = tuple[float, float]  # seconds of a call of the change, and of the base
@@ -37,26 +40,37 @@ Pair = tuple[float, float]  # seconds of a call of the change, and of the base
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Paired calls of a model and its base; of a model that is new, none, and why."""
+    """Pairs of processes, of which the change and the base started first in turn; of a new model, none, and why.
+
+    The seconds of a pair are the medians of its calls.
+    """
 
     pairs: tuple[Pair, ...]
     new: str = ""
 
     @property
-    def ratios(self) -> list[float]:
-        return [change / base for change, base in self.pairs]
+    def rounds(self) -> list[float]:
+        """The logarithm of the ratio of each round: the mean of its two pairs of processes."""
+        ratios = [log(change / base) for change, base in self.pairs]
+        return [fmean(two) for two in zip(ratios[::2], ratios[1::2], strict=False)]
 
     @property
     def ratio(self) -> float:
-        return median(self.ratios) if self.pairs else 1.0
+        return exp(fmean(self.rounds)) if self.rounds else 1.0
 
     @property
-    def ends(self) -> tuple[float, float]:
-        return (1.0, 1.0) if self.new else rank_interval(self.ratios)
+    def ends(self) -> Pair:
+        """The interval of 95 % of the ratio; of less than three rounds, everything."""
+        if self.new:
+            return 1.0, 1.0
+        if (freedom := len(self.rounds) - 1) < 2:
+            return 0.0, inf
+        half = STUDENT[freedom - 2] * stdev(self.rounds) / sqrt(freedom + 1)
+        return self.ratio * exp(-half), self.ratio * exp(half)
 
     def is_decided(self, grow: Number) -> bool:
         """Whether all of the interval is on one side of a limit on the growth."""
-        low, high = self.ends
+        low, high = (round(end, 9) for end in self.ends)
         return high <= 1 + grow or low > 1 + grow
 
     @property
@@ -70,19 +84,7 @@ class Growth:
         if self.new:
             return self.new
         change, base = (readable(Fraction(median(seconds)), "s") for seconds in zip(*self.pairs, strict=True))
-        return f"{several(len(self.pairs), 'pair')} of calls: {change}, and {base} at the base, {self.interval}"
-
-
-def rank_interval(values: Sequence[float]) -> Pair:
-    """The interval of the median that values were drawn around, between two of them in their order.
-
-    So many are outside of each end that a fair coin shows as few heads with a probability of TAIL at the most.
-    """
-    outside, chance = 0, 0.0
-    while outside < len(values) // 2 and (chance := chance + comb(len(values), outside) / 2 ** len(values)) <= TAIL:
-        outside += 1
-    ordered = sorted(values)
-    return (ordered[outside - 1], ordered[-outside]) if outside else (0.0, inf)
+        return f"{several(len(self.pairs), 'pair')} of processes: {change}, and {base} at the base, {self.interval}"
 
 
 # The session's side.
@@ -101,19 +103,32 @@ class Side:
 
 def paired(now: Side, then: Side, plan: Plan, grow: Number) -> Growth:
     """The growth of one model over another. Raises TransformError where one of them cannot be timed."""
-    with _turns(now, plan) as change, _turns(then, plan) as base:
-        change(), base()  # once both are loaded
-        return alternated(change, base, grow)
+
+    def pair(change_first: bool) -> Pair:
+        first, second = (now, then) if change_first else (then, now)
+        with _turns(first, plan) as one, _turns(second, plan) as other:
+            one(), other()  # once both are loaded
+            return alternated(one, other) if change_first else alternated(other, one)
+
+    return in_rounds(pair, grow)
 
 
-def alternated(change: Callable[[], float], base: Callable[[], float], grow: Number) -> Growth:
-    """Pairs of calls, until a limit is on one side of their interval, or there are as many as may be."""
+def in_rounds(pair: Callable[[bool], Pair], grow: Number) -> Growth:
+    """Rounds of two pairs of processes, until a limit is on one side of their interval, or there are too many."""
     growth, end = Growth(()), monotonic() + MOST_SECONDS
-    while len(growth.pairs) < MOST_PAIRS and monotonic() < end and not growth.is_decided(grow):
-        for turns in ((change, base), (base, change), (base, change), (change, base)):  # none is always the first
-            taken = {turn: turn() for turn in turns}
-            growth = Growth((*growth.pairs, (taken[change], taken[base])))
+    while len(growth.rounds) < MOST_ROUNDS and monotonic() < end and not growth.is_decided(grow):
+        growth = Growth((*growth.pairs, pair(True), pair(False)))
     return growth
+
+
+def alternated(change: Callable[[], float], base: Callable[[], float]) -> Pair:
+    """The medians of calls in turn: change, base, base, change, so that neither always waited for the session."""
+    taken: dict[Callable[[], float], list[float]] = {change: [], base: []}
+    end = monotonic() + SECONDS_OF_PAIRS
+    while not taken[base] or (len(taken[base]) < MOST_PAIRS and monotonic() < end):
+        for turn in (change, base, base, change):
+            taken[turn].append(turn())
+    return median(taken[change]), median(taken[base])
 
 
 @contextmanager

@@ -1,80 +1,120 @@
-"""The growth of paired calls: its interval by hand, and when alternating ends, on clocks that are told."""
+"""The growth of paired calls: its interval against scipy's, and when rounds end, on clocks that are told."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from fractions import Fraction
 from itertools import cycle
-from math import inf
+from math import exp, inf
 
 import pytest
 
 from pytest_modelbudget.runners import paired
-from pytest_modelbudget.runners.paired import MOST_PAIRS, Growth, alternated, rank_interval
-
-INTERVALS = [
-    pytest.param(9, (0.0, inf), id="1/512 is above one in a thousand"),
-    pytest.param(10, (1, 10), id="1/1024 is below"),
-    pytest.param(13, (1, 13), id="1 + 13 of 8192 are above"),
-    pytest.param(14, (2, 13), id="1 + 14 of 16384 are below"),
-    pytest.param(17, (2, 16), id="1 + 17 + 136 of 131072 are above"),
-    pytest.param(18, (3, 16), id="1 + 18 + 153 of 262144 are below"),
-]
+from pytest_modelbudget.runners.paired import MOST_PAIRS, MOST_ROUNDS, Growth, Pair, alternated, in_rounds
 
 
-@pytest.mark.parametrize(("count", "ends"), INTERVALS)
-def test_the_interval_of_a_median_by_ranks(count: int, ends: tuple[float, float]) -> None:
-    """Of the numbers 1 to n: as many are outside of each end as heads are rarer than one in a thousand."""
-    assert rank_interval([*map(float, range(count, 0, -1))]) == ends
+def grown(*shares: float) -> Growth:
+    """A pair of processes for each share by which the change takes longer."""
+    return Growth(tuple((1 + share, 1.0) for share in shares))
 
 
-def clocks(*turns: float) -> tuple[Callable[[], float], Callable[[], float], list[str]]:
-    """A change and a base whose turns take these seconds again and again, and the order in which they are asked."""
+def test_a_round_takes_out_what_starting_first_costs() -> None:
+    """Whichever starts first takes 4 % longer: each ratio is off, and the mean of two is not."""
+    growth = Growth(((1.04, 1.0), (1.0, 1.04)) * 3)
+    assert (growth.ratio, growth.ends) == (pytest.approx(1), pytest.approx((1, 1)))
+
+
+def test_the_interval_is_that_of_students_distribution() -> None:
+    """Of the logarithms 1, 2 and 6 in a hundred: mean 3, standard error sqrt(14 / 6), 4.303 of them to each side."""
+    growth = Growth(tuple((exp(each / 100), 1.0) for each in (1, 1, 2, 2, 6, 6)))
+    half = 4.303 * (14 / 6) ** 0.5 / 100
+    assert growth.ratio == pytest.approx(exp(0.03))
+    assert growth.ends == pytest.approx((exp(0.03 - half), exp(0.03 + half)))
+
+
+def test_two_rounds_say_nothing() -> None:
+    """Equal ratios have no spread, and three of them are the fewest."""
+    assert grown(*(0.1,) * 5).ends == (0.0, inf)
+    assert grown(*(0.1,) * 6).ends == pytest.approx((1.1, 1.1))
+
+
+@pytest.mark.parametrize(("share", "within"), [(-0.1, True), (0.05, True), (0.051, False)])
+def test_a_growth_of_the_limit_itself_is_within(share: float, within: bool) -> None:
+    """All of the interval is at one share, against 5 %."""
+    growth = grown(*(share,) * 6)
+    assert growth.is_decided(Fraction(1, 20))
+    assert (growth.ratio <= 1.05) is within
+
+
+def told(*shares: float) -> tuple[Callable[[bool], Pair], list[str]]:
+    """Pairs of processes whose change takes longer by these shares in turn, and which side each started first."""
+    started: list[str] = []
+    turns = cycle(shares)
+
+    def pair(change_first: bool) -> Pair:
+        started.append("change" if change_first else "base")
+        return 1 + next(turns), 1.0
+
+    return pair, started
+
+
+def test_rounds_end_when_one_side_of_the_limit_is_sure() -> None:
+    """Three are the fewest: 5 % against a limit of 3 %."""
+    pair, started = told(0.05)
+    growth = in_rounds(pair, Fraction(3, 100))
+    assert started == ["change", "base"] * 3
+    assert growth.text == "6 pairs of processes: 1.05 s, and 1.00 s at the base, 5.0% to 5.0%"
+
+
+def test_rounds_that_differ_around_the_limit_are_not_told_apart() -> None:
+    """Half of them at 0 and half at 10 %: the interval of the mean reaches to both sides of 5 %."""
+    pair, started = told(0, 0, 0.1, 0.1)
+    growth = in_rounds(pair, Fraction(1, 20))
+    assert len(started) == 2 * MOST_ROUNDS
+    assert not growth.is_decided(Fraction(1, 20))
+
+
+def clock(seconds: float) -> Callable[[], float]:
+    """A clock that goes on by so much at each look."""
+    moments: Iterator[float] = (k * seconds for k in range(10_000))
+    return lambda: next(moments)
+
+
+def test_rounds_end_after_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundred seconds at each look: two rounds before the end at 300."""
+    monkeypatch.setattr(paired, "monotonic", clock(100))
+    pair, started = told(0, 0, 0.1, 0.1)
+    in_rounds(pair, Fraction(1, 20))
+    assert len(started) == 4
+
+
+def sides() -> tuple[Callable[[], float], Callable[[], float], list[str]]:
+    """A change and a base whose calls take 22 and 20 ms, but for a first one of each, and the order of the calls."""
     asked: list[str] = []
 
-    def side(name: str, seconds: tuple[float, ...]) -> Callable[[], float]:
-        told = cycle(seconds)
-
+    def side(name: str, seconds: float) -> Callable[[], float]:
         def turn() -> float:
             asked.append(name)
-            return next(told)
+            return seconds if asked.count(name) > 1 else 1.0
 
         return turn
 
-    return side("A", turns), side("B", (0.02,)), asked
+    return side("A", 0.022), side("B", 0.020), asked
 
 
-def test_calls_alternate_until_one_side_of_the_limit_is_sure() -> None:
-    """10 pairs are the fewest that say anything: three rounds of four, 21 ms against 20."""
-    change, base, asked = clocks(0.021)
-    growth = alternated(change, base, Fraction(3, 100))
-    assert "".join(asked) == "ABBABAAB" * 3
-    assert growth.ratio == pytest.approx(1.05)
-    assert growth.is_decided(Fraction(3, 100))
-    assert growth.text == "12 pairs of calls: 21.0 ms, and 20.0 ms at the base, 5.0% to 5.0%"
+def test_calls_alternate() -> None:
+    """The seconds are the medians of all of them."""
+    change, base, asked = sides()
+    assert alternated(change, base) == (0.022, 0.020)
+    assert "".join(asked) == "ABBA" * (MOST_PAIRS // 2)
 
 
-def test_a_growth_of_the_limit_itself_is_within() -> None:
-    """All of the interval is at 1.05."""
-    assert Growth(((21.0, 20.0),) * 10).is_decided(Fraction(1, 20))
-
-
-def test_calls_that_differ_around_the_limit_are_not_told_apart() -> None:
-    """Half of the pairs at 1.0 and half at 1.1: the interval of the median reaches from one to the other."""
-    change, base, asked = clocks(0.020, 0.022)
-    growth = alternated(change, base, Fraction(1, 20))
-    assert (len(growth.pairs), len(asked)) == (MOST_PAIRS, 2 * MOST_PAIRS)
-    assert not growth.is_decided(Fraction(1, 20))
-    assert growth.interval == "0.0% to 10.0%"
-
-
-def test_alternating_ends_after_its_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock that goes on by a hundred seconds at each look: two rounds before the end at 300."""
-    moments = iter(range(0, 10_000, 100))
-    monkeypatch.setattr(paired, "monotonic", lambda: float(next(moments)))
-    change, base, asked = clocks(0.020, 0.022)
-    alternated(change, base, Fraction(1, 20))
-    assert "".join(asked) == "ABBABAAB" * 2
+def test_slow_calls_end_after_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A second at each look: three turns before the end at 3, and one in any case."""
+    monkeypatch.setattr(paired, "monotonic", clock(1))
+    change, base, asked = sides()
+    alternated(change, base)
+    assert "".join(asked) == "ABBA" * 3
 
 
 def test_a_model_that_is_new_has_not_grown() -> None:
