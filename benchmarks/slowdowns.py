@@ -24,20 +24,33 @@ from pytest_modelbudget.gate.measuring import time_alone
 from pytest_modelbudget.registry import tables
 from pytest_modelbudget.runners.paired import Growth, Side, paired
 
-NETS = '''"""A classifier, and the same with a wait."""
+INPUTS = "float32 1x3x224x224"
+NETS = '''"""AlexNet without torchvision, which takes as long to import as torch; and the same with a wait."""
 from time import perf_counter, process_time
 
-import torchvision
 from pytest_modelbudget.torch_models import benchmark
 from torch import nn
 
 benchmark.timer = CLOCK
 
 
+def conv(before, after, kernel, pool=False, **more):
+    return [nn.Conv2d(before, after, kernel, **more), nn.ReLU(), *([nn.MaxPool2d(3, 2)] if pool else [])]
+
+
+def alexnet():
+    return nn.Sequential(
+        *conv(3, 64, 11, True, stride=4, padding=2),
+        *conv(64, 192, 5, True, padding=2),
+        *conv(192, 384, 3, padding=1), *conv(384, 256, 3, padding=1), *conv(256, 256, 3, True, padding=1),
+        nn.Flatten(), nn.Linear(9216, 4096), nn.ReLU(), nn.Linear(4096, 4096), nn.ReLU(), nn.Linear(4096, 1000),
+    )
+
+
 class Slowed(nn.Module):
     def __init__(self, share=0.0):
         super().__init__()
-        self.net, self.share = torchvision.models.MODEL(), share
+        self.net, self.share = alexnet(), share
 
     def forward(self, x):
         began = process_time()
@@ -57,11 +70,11 @@ def slowed():
 '''
 
 
-def growth(folder: Path, change: str, inputs: str, grow: Fraction) -> Growth:
+def growth(folder: Path, change: str, grow: Fraction) -> Growth:
     """The growth of one model of the folder over that without a wait."""
 
     def side(name: str) -> Side:
-        source = model_source(f"planted_nets:{name}", inputs, registry=tables(), base=folder)
+        source = model_source(f"planted_nets:{name}", INPUTS, registry=tables(), base=folder)
         return Side(name, partial(time_alone, replace(source, import_roots=((folder,),)), folder), folder, sys.path)
 
     return paired(side(change), side("same"), Plan(warmup=3), grow)
@@ -71,25 +84,23 @@ def main() -> None:
     """Print a row for runs with a slowdown, and one for runs without."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--runs", type=int, default=20)
-    parser.add_argument("--model", default="alexnet", help="one of torchvision's")
     parser.add_argument(
         "--clock", default="perf_counter", choices=("perf_counter", "process_time"),
         help="the second one leaves out what other processes of a busy machine take",
     )  # fmt: skip
     parser.add_argument("--share", default="0.05", help="of the time, that is added")
     parser.add_argument("--grow", default="0.025", help="the limit on the growth")
-    parser.add_argument("--inputs", default="float32 1x3x224x224")
     options = parser.parse_args()
     grow = Fraction(options.grow)
-    print(f"{options.model}, {options.inputs}, {options.clock}; growth of {float(grow):.1%} allowed\n")
+    print(f"AlexNet, {INPUTS}, {options.clock}; growth of {float(grow):.1%} allowed\n")
     found: dict[str, list[Growth]] = {"slowed": [], "same": []}
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        words = {"SHARE": options.share, "MODEL": options.model, "CLOCK": options.clock}
+        words = {"SHARE": options.share, "CLOCK": options.clock}
         (folder / "planted_nets.py").write_text(reduce(lambda text, word: text.replace(*word), words.items(), NETS))
         for change in (*found,) * options.runs:
-            found[change].append(growth(folder, change, options.inputs, grow))
+            found[change].append(growth(folder, change, grow))
             print(f"{change}: {found[change][-1].text}", file=sys.stderr, flush=True)
     seconds = (time.perf_counter() - began) / (2 * options.runs)
     print(f"{seconds:.0f} s a run, load {os.getloadavg()[0]:.1f} at the end\n")
