@@ -126,11 +126,11 @@ class Pool:
         return process
 
     def preload(self, modules: Iterable[str]) -> None:
-        """Start the server that children are forked from, and let it import these modules in the background."""
+        """Let the server that forks children import these modules in the background, or each spawned child."""
+        SERVERS_VARIABLES[PRELOADED] = ",".join(modules)
         if self.unavailable or self.start != "forkserver":
             return
         multiprocessing.get_context(self.start).set_forkserver_preload([PRELOAD])
-        SERVERS_VARIABLES[PRELOADED] = ",".join(modules)
         try:
             with _variables(SERVERS_VARIABLES):
                 forkserver.ensure_running()

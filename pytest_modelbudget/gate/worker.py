@@ -228,13 +228,14 @@ def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) 
     An answer is a file ``answer-N`` in the folder; a message on the connection says that it is complete. The modules of
     the model, and of conftest.py files, are imported from roots first.
     """
-    signal.signal(signal.SIGINT, signal.default_int_handler)
     if hasattr(os, "fork"):
         multiprocessing.set_start_method("fork", force=True)  # semaphores without names, which outlive nothing
         os.setsid()  # processes that the model starts end with this group
     with suppress(OSError):  # a system that is short of memory ends this process before the session
         Path("/proc/self/oom_score_adj").write_text("1000")
     threading.Thread(target=_end_with_session, args=(folder,), name="model-budget-watch", daemon=True).start()
+    importlib.import_module("pytest_modelbudget.gate.preload")  # before a step's time counts; a server has done it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     stderr = _redirected(Path(folder))
     _take_over(setup)
     measured_coverage = _started_coverage(setup.coverage)
