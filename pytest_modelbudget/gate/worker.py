@@ -230,6 +230,7 @@ def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) 
     """
     if hasattr(os, "fork"):
         multiprocessing.set_start_method("fork", force=True)  # semaphores without names, which outlive nothing
+    if hasattr(os, "setsid"):
         os.setsid()  # processes that the model starts end with this group
     with suppress(OSError):  # a system that is short of memory ends this process before the session
         Path("/proc/self/oom_score_adj").write_text("1000")
