@@ -127,7 +127,8 @@ class Command:
             finally:
                 _end(process)
         if code:
-            said = " / ".join(stderr.read_text("utf-8", "replace").strip().splitlines()[-LINES:])[-LETTERS:]
+            lines = stderr.read_text("utf-8", "replace").strip().splitlines()
+            said = " / ".join([line.strip() for line in lines if line.strip(" ~^")][-LINES:])[-LETTERS:]
             raise TransformError(f"runner: {self.text}: exit code {code}: {said or 'stderr is empty'}: run it by hand")
         if code is None:
             raise TransformError(f"runner: {self.text}: no answer within {self.timeout} s: raise timeout, or mend it")

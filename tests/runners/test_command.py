@@ -82,6 +82,7 @@ def test_a_map_says_what_arrays_are_there(project: Project, runner: str, name: s
 
 FAILURES = {
     "crash": ("sys.exit('no board on /dev/tty7')", "exit code 1: no board on /dev/tty7: run it by hand"),
+    "exception": ("1 / 0", "in <module> / 1 / 0 / ZeroDivisionError: division by zero: run it by hand"),
     "signal": ("os.abort()", "exit code -6: stderr is empty"),
     "nothing": ("", "it wrote nothing to {outputs}: write one"),
     "no archive": ("open(outputs, 'w').write('done')", "it wrote no .npz of arrays to {outputs}: write one"),
