@@ -31,12 +31,13 @@ class LayerChange:
 
 @dataclass(frozen=True, slots=True)
 class NumberChange:
-    """One metric before and after; None where nobody knows it."""
+    """One metric before and after; None where nobody knows it. bounds: which of the two is a lower bound."""
 
     metric: str
     unit: str
     before: Number | None
     after: Number | None
+    bounds: tuple[bool, bool]
     complete: bool
     layers: tuple[LayerChange, ...]
 
@@ -101,6 +102,7 @@ def _number(key: str, then: SubjectReport, now: SubjectReport) -> NumberChange:
         known[-1].unit if known else "",
         _value(before),
         _value(after),
+        (bool(before and not before.complete), bool(after and not after.complete)),
         all(number.complete for number in known) and not is_failed,
         () if any(number.exact for number in known) else _layers(before, after),
     )
@@ -166,19 +168,20 @@ def _left_out(change: ModelChange) -> Iterator[str]:
 def _layer_rows(number: NumberChange) -> Iterator[tuple[str, str, str]]:
     """(delta, layer, then and now) of each layer, and of the rest together."""
     for layer in number.layers[:MOST_LAYERS]:
-        yield _signed(layer.delta), scope_text(layer.scope), f"{_exact(layer.before)} -> {_exact(layer.after)}"
+        before, after = (_exact(value, number.unit) for value in (layer.before, layer.after))
+        yield _signed(layer.delta, number.unit), scope_text(layer.scope), f"{before} -> {after}"
     if rest := number.layers[MOST_LAYERS:]:
-        yield _signed(sum((layer.delta for layer in rest), Fraction())), f"({len(rest)} others)", ""
+        yield _signed(sum((layer.delta for layer in rest), Fraction()), number.unit), f"({len(rest)} others)", ""
 
 
 def _from_to(number: NumberChange) -> str:
-    least = "" if number.complete else ">= "
+    then, now = (">= " if is_bound else "" for is_bound in number.bounds)
     if number.before is None:
-        return "-" if number.after is None else least + readable(number.after, number.unit)
+        return "-" if number.after is None else now + readable(number.after, number.unit)
     if number.after is None:
-        return f"{least}{readable(number.before, number.unit)} -> -"
+        return f"{then}{readable(number.before, number.unit)} -> -"
     before, after = readable_pair(number.before, number.after, number.unit)
-    return f"{least}{before} -> {least}{after}"
+    return f"{then}{before} -> {now}{after}"
 
 
 def _delta(number: NumberChange) -> str:
@@ -194,12 +197,13 @@ def _delta(number: NumberChange) -> str:
     return f"{_signed(delta)}{share}" if delta else "by layers only"
 
 
-def _signed(delta: Fraction) -> str:
-    return f"-{_exact(-delta)}" if delta < 0 else f"+{_exact(delta)}"
+def _signed(delta: Fraction, unit: str = "param") -> str:
+    return f"-{_exact(-delta, unit)}" if delta < 0 else f"+{_exact(delta, unit)}"
 
 
-def _exact(value: Number) -> str:
-    return exact(value, "param")  # its digits alone
+def _exact(value: Number, unit: str) -> str:
+    """Its digits alone; of seconds, which are fractions of one, three digits and their unit."""
+    return readable(value, unit) if unit == "s" else exact(value, "param")
 
 
 def _model_markdown(change: ModelChange) -> Iterator[str]:

@@ -460,6 +460,8 @@ def test_diff_tells_no_difference_of_lower_bounds(lab: Path, capsys: pytest.Capt
     head = report(lab / "head.json", {"a::n": {"params": {"fc": 2}}}, complete=False)
     assert main(["diff", base, head]) == 1
     assert "params  >= 1 -> >= 2   unknown: measured in part" in capsys.readouterr().out
+    assert main(["diff", report(lab / "base.json", {"a::n": {"params": {"fc": 1}}}), head]) == 1
+    assert "params  1 -> >= 2   unknown: measured in part" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(
