@@ -17,7 +17,7 @@ from pytest_modelbudget.reports.json_records import to_json
 from pytest_modelbudget.reports.layer_table import LayerRow, LayerTable, count_text, shape_text
 from pytest_modelbudget.reports.messages import uncovered
 from pytest_modelbudget.reports.text import aligned, folded
-from pytest_modelbudget.units import exact, readable
+from pytest_modelbudget.units import exact, readable, some_of
 
 SCHEMA = "model-budget-layers/1"
 Record = dict[str, Any]
@@ -228,14 +228,18 @@ def totals_text(measurements: Mapping[str, Measurement], width: int) -> str:
 
 
 def unmeasured_lines(measurements: Mapping[str, Measurement]) -> Iterator[str]:
-    """A line for each operation that a number leaves out; one for all that wait for the sizes of symbols."""
+    """A line for all operations of a kind that numbers leave out; one for all that wait for the sizes of symbols."""
     waiting: dict[str, set[str]] = {}
+    left: dict[tuple[str, str, str], dict[str, int]] = {}  # how many in each scope
     for (name, count, scope, why), keys in uncovered(measurements).items():
         if unbound_symbols(why):
             waiting.setdefault(why, set()).update(keys)
             continue
-        place = f" in {scope}" if scope else ""
-        yield f"unmeasured: {count} x {name}{place} ({', '.join(keys)}): {why}"
+        scopes = left.setdefault((name, ", ".join(keys), why), {})
+        scopes[scope] = scopes.get(scope, 0) + count
+    for (name, metrics, why), scopes in left.items():
+        place = f" in {some_of(filter(None, scopes))}" if any(scopes) else ""
+        yield f"unmeasured: {sum(scopes.values())} x {name}{place} ({metrics}): {why}"
     for why, left_out in waiting.items():
         named = ", ".join(key for key in measurements if key in left_out)
         yield f"unmeasured: {named}: {why}; {binding(dict.fromkeys(unbound_symbols(why), 1))}"

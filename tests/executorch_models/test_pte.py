@@ -63,6 +63,20 @@ def test_a_delegate_is_unmeasured_by_name_and_its_bytes_count(
     assert "memory that the program plans: 65,536 B in pool 1" in said
 
 
+def test_delegates_of_one_backend_are_unmeasured_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As a network is split by operators that a backend has not: their number, and the first of them."""
+    values = [V((1, 8), 32 * at) for at in range(6)]
+    calls = [C("", (at, at + 1), delegate=at) for at in range(5)]
+    path = tmp_path / "net.pte"
+    path.write_bytes(pte_file(values, calls, [0], [5], pool=192, delegates=[("XnnpackBackend", BLOB)] * 5))
+    assert main(["show", str(path)]) == 1
+    said = " ".join(capsys.readouterr().out.split())
+    where = "XnnpackBackend_0, XnnpackBackend_1, XnnpackBackend_2 and 2 more"
+    assert f"unmeasured: 5 x delegate::XnnpackBackend in {where} (macs, flops, bops" in said
+
+
 def test_views_that_the_program_leaves_out_share_memory(tmp_path: Path) -> None:
     """x (4, 4) as (16): read at the place where it was written; a list of tensors; a weight that is turned first."""
     values = [
