@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import quote
 
-from pytest_modelbudget.budget.git import BaseError, git_text
+from pytest_modelbudget.budget.git import BaseError, run_git
 from pytest_modelbudget.reports.json_records import Record
 
 ADDRESS = re.compile(r"https?://[^\s\"'<>]+")
@@ -45,9 +45,9 @@ class Checkout(Record, frozen=True, kw_only=True):
 def checkout(root: Path, environment: Mapping[str, str]) -> Checkout | None:
     """The checkout that a project's root is part of; None outside of git, and before the first commit."""
     try:
-        commit, date = git_text(root, "log", "-1", "--format=%H%n%cI").splitlines()
+        commit, date = run_git(root, "log", "-1", "--format=%H%n%cI").decode().splitlines()
         asked = ("rev-parse", "--show-toplevel", "--show-prefix", "--abbrev-ref", "HEAD")
-        top, prefix, branch = git_text(root, *asked).splitlines()
+        top, prefix, branch = run_git(root, *asked).decode("utf-8", "replace").splitlines()  # JSON takes no other bytes
     except (BaseError, ValueError):
         return None
     project, named = ([environment[name] for name in names if environment.get(name)] for names in (PROJECT, BRANCH))

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+import sys
 from collections.abc import Mapping
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from pytest_modelbudget.reports.checkout import Checkout, checkout
@@ -36,6 +38,16 @@ def test_git_alone_tells_project_branch_and_day(project: Path) -> None:
     found = checkout(project, {})
     assert found == Checkout(project="house", branch="wider", commit=git(project, "rev-parse", "HEAD"), date=DAY)
     assert found.address("budgets/a.yaml", 8) == ""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="names elsewhere are Unicode")
+def test_a_branch_whose_name_is_no_utf_8_can_be_reported(project: Path) -> None:
+    """JSON has no lone bytes: the one of the name is shown as lacking."""
+    subprocess.run([b"git", b"checkout", b"-q", b"-b", b"caf\xe9"], cwd=project, check=True)
+    found = checkout(project, {})
+    assert found is not None
+    assert found.branch == "caf\ufffd"
+    assert "caf\ufffd" in msgspec.json.encode(found).decode()
 
 
 @pytest.mark.parametrize(
