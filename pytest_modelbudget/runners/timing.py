@@ -48,6 +48,8 @@ def _share_of_roof(timing: Timing) -> Number | str:
         return roof
     for op in roof.unmeasured:
         return f"no bound is known of {op.op}: {op.why}"
+    if roof.least != roof.value:
+        return f"data decide whether latency_bound is {readable(roof.least, 's')} or {readable(roof.value, 's')}"
     share = nine_digits(float(roof.value) / timing.median)
     other = f"{percentage(share)} of the roof: the profile is not this machine's: name its own under hardware"
     return other if share > 1 else share

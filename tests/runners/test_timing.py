@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from fractions import Fraction
 from typing import Any
 
 import pytest
 
 from pytest_modelbudget.formats.benchmark import OperatorTime, Timing
-from pytest_modelbudget.metrics.measurement import Measurement, Share, UnmeasuredOp
+from pytest_modelbudget.metrics.measurement import Measurement, OtherPath, Share, UnmeasuredOp
 from pytest_modelbudget.runners.timing import RUN_FIGURES, operators, table, with_roof
 
 
@@ -85,13 +86,16 @@ def bound(value: Fraction, *unmeasured: UnmeasuredOp) -> Measurement:
 
 
 SLOW = UnmeasuredOp("aten::foo", 1, "fc", "nothing is known of it")
+ELSE = OtherPath("onnx::If", "the else_branch of If 'y'", Fraction(1, 400))
 SHARES = [
     pytest.param(bound(Fraction(1, 200)), Fraction(1, 4), id="5 of 20 ms"),
     pytest.param(bound(Fraction(1, 50)), 1, id="all of it"),
     pytest.param(bound(Fraction(1, 40)), "125.0% of the roof: the profile is not this machine's", id="25 of 20 ms"),
     pytest.param(bound(Fraction(1, 200), SLOW), "no bound is known of aten::foo: nothing is known", id="unmeasured"),
+    pytest.param(replace(bound(Fraction(1, 200)), others=(ELSE,)),
+                 "data decide whether latency_bound is 2.50 ms or 5.00 ms", id="branches that differ"),
     pytest.param("m4 gives no rate of float32 MACs", "m4 gives no rate of float32 MACs", id="silent"),
-]
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("roof", "share"), SHARES)
