@@ -134,7 +134,7 @@ def alternated(change: Callable[[], float], base: Callable[[], float]) -> Pair:
 @contextmanager
 def _turns(side: Side, plan: Plan) -> Iterator[Callable[[], float]]:
     """The process of a side: what gives the seconds of its next call."""
-    command = [sys.executable, "-c", START, str(OWN.parent), *side.path]
+    command = [sys.executable, "-c", START, *side.path, str(OWN.parent)]
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait take no time of the other side
     streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
     process: Any = subprocess.Popen(command, cwd=side.folder, env=environment, **streams)
@@ -157,6 +157,8 @@ def _turns(side: Side, plan: Plan) -> Iterator[Callable[[], float]]:
         process.kill()
         process.wait()
         process.stdout.close()
+        with suppress(BrokenPipeError):  # of what it did not read
+            process.stdin.close()
 
 
 # The side of a process.
@@ -182,8 +184,8 @@ class Turns(Plan):
     def timed(self, call: Callable[[], float]) -> tuple[float, ...]:
         """Does not return. Raises TransformError where a module is of the folder that is refused."""
         files = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-        for file in (each for each in files if each and self.refused and Path(each).is_relative_to(self.refused)):
-            if not is_installed(file):
+        for file in (each for each in files if each and self.refused and not is_installed(each)):
+            if Path(file).resolve().is_relative_to(self.refused.resolve()):
                 raise TransformError(f"it imports {file}, which is of the change: add its folder to pythonpath")
         for _ in sys.stdin.buffer:
             taken = [call()]

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
+from importlib import import_module
 from itertools import cycle
 from math import exp, inf
+from pathlib import Path
 
 import pytest
 
+from pytest_modelbudget.budget.kinds import Observation
+from pytest_modelbudget.errors import TransformError
+from pytest_modelbudget.formats.benchmark import Plan
 from pytest_modelbudget.runners import paired
-from pytest_modelbudget.runners.paired import MOST_PAIRS, MOST_ROUNDS, Growth, Pair, alternated, in_rounds
+from pytest_modelbudget.runners.paired import MOST_PAIRS, MOST_ROUNDS, Growth, Pair, Side, alternated, in_rounds
 
 
 def grown(*shares: float) -> Growth:
@@ -122,3 +128,40 @@ def test_a_model_that_is_new_has_not_grown() -> None:
     growth = Growth((), "net is new since main (1a2b3c4): what is new has not grown")
     assert (growth.ratio, growth.is_decided(0)) == (1.0, True)
     assert growth.text.startswith("net is new since main")
+
+
+def timed_module(plan: Plan) -> Observation[None]:
+    """The seconds that a module names, in the process of a side; how they differ tells which module it was."""
+    seconds = import_module("module_of_a_side").SECONDS
+    try:
+        plan.timed(lambda: float(seconds))
+    except TransformError as error:
+        return Observation(failure=str(error))
+    return Observation()
+
+
+def module(folder: Path, seconds: float) -> str:
+    folder.mkdir(parents=True)
+    (folder / "module_of_a_side.py").write_text(f"SECONDS = {seconds}\n")
+    return str(folder)
+
+
+def test_a_side_finds_modules_as_its_session_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """PYTHONPATH=src counts before a copy that is installed where this package is."""
+    source = module(tmp_path / "src", 0.5)
+    installed = module(tmp_path / "site-packages", 0.25)
+    monkeypatch.setattr(paired, "OWN", Path(installed, "pytest_modelbudget"))
+    with paired._turns(Side("net", timed_module, tmp_path, [source, *sys.path]), Plan()) as turn:
+        assert turn() == 0.5
+
+
+def test_modules_of_the_change_are_refused_behind_a_link(tmp_path: Path) -> None:
+    """A home folder is often a link, and PYTHONPATH has its name."""
+    module(tmp_path / "change" / "src", 0.5)
+    (tmp_path / "link").symlink_to(tmp_path / "change")
+    path = [str(tmp_path / "link" / "src"), *sys.path]
+    with (
+        paired._turns(Side("net", timed_module, tmp_path, path, tmp_path / "change"), Plan()) as turn,
+        pytest.raises(TransformError, match=r"it imports .*module_of_a_side\.py, which is of the change"),
+    ):
+        turn()
