@@ -323,11 +323,12 @@ def absent_files(folder: Path) -> Iterator[tuple[Path, str]]:
 
 @dataclass(frozen=True, slots=True)
 class ModelAtBase:
-    """What finds a model at the base: its budget file of today, and its path in that."""
+    """A model at the base: its budget file of today, its path in that, and the parent folder of the base's files."""
 
     base: BaseRevision
     budget: Path
     model: str
+    folder: Path | None = None
 
     def source(self, files: Path, source: ModelSource, registry: Tables) -> ModelSource | None:
         """Its source there, in a folder with the base's files; None of a new model. Raises ModelBudgetError."""
@@ -347,13 +348,13 @@ def growth_since(
     known: ModelAtBase | None, source: ModelSource, run: TimedRun, registry: Tables, root: Path,
     time: Callable[[ModelSource, Path, Plan], Observation[Timing]],
 ) -> Observation[Growth]:  # fmt: skip
-    """The growth of a model's calls since the base, whose model is loaded from a worktree of its commit."""
+    """The growth of a model's calls since the base, whose model is loaded from the files of its commit."""
     why_none = known.base.why_not if known else "no base is named: give --model-budget-base=BRANCH"
     try:
         if known is None or why_none:
             raise BaseError(f"nothing to grow from: {why_none}")
         top, base, here = repository(known.base), short(known.base), Path.cwd()
-        with checked_out(top, known.base.commit) as files:
+        with checked_out(top, known.base.commit, known.folder) as files:
             earlier = known.source(files, source, registry)
             if earlier is None:
                 return Observation(Growth((), f"{known.model} is new since {base}: what is new has not grown"))

@@ -48,10 +48,12 @@ def blob_contents(folder: Path, names: Collection[str], *settings: str) -> Itera
                 told.read(1)  # the line's end behind it
 
 
-def run_git(folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes = b"") -> bytes:
-    """Run git; what it prints when it is sent this. Raises GitError where it fails, or is not installed."""
+def run_git(
+    folder: Path, *words: str, ends: tuple[int, ...] = (0,), sent: bytes = b"", index: Path | None = None
+) -> bytes:
+    """The output of git for these words and this input, perhaps on another index. Raises GitError if it fails."""
     kept = {name: value for name, value in os.environ.items() if name not in HOOK_VARIABLES}
-    environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"}
+    environment = {**kept, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0"} | ({"GIT_INDEX_FILE": str(index)} if index else {})
     try:
         run = subprocess.run(["git", *words], cwd=folder, env=environment, input=sent, capture_output=True, check=False)
     except OSError as error:
@@ -73,12 +75,13 @@ def git_text(folder: Path, *words: str, ends: tuple[int, ...] = (0,)) -> str:
 
 
 @contextmanager
-def checked_out(repository: Path, commit: str) -> Iterator[Path]:
-    """A worktree with the files of a commit, which goes afterwards; no hook runs. Raises GitError where git fails."""
-    with TemporaryDirectory() as folder:
-        files = str(Path(folder).resolve() / "base")
-        run_git(repository, "-c", f"core.hooksPath={os.devnull}", "worktree", "add", "--detach", files, commit)
-        try:
-            yield Path(files)
-        finally:
-            run_git(repository, "worktree", "remove", "--force", files)
+def checked_out(repository: Path, commit: str, parent: Path | None = None) -> Iterator[Path]:
+    """A folder with the files of a commit, removed afterwards. Raises GitError if git fails.
+
+    git worktree would leave an entry in the repository if this process is killed, and copy a sparse checkout.
+    """
+    with TemporaryDirectory(dir=parent) as folder:
+        files, index = Path(folder).resolve() / "base", Path(folder, "index")
+        run_git(repository, "read-tree", commit, index=index)
+        run_git(repository, "checkout-index", "--all", f"--prefix={files}/", index=index)
+        yield files

@@ -193,17 +193,23 @@ class Observe(Request["Observation[Any]"]):
     done = "ran it"
 
     def carry_out(self, worker: Worker) -> Observation[Any]:
-        return measuring.observed(self.source, self.run, worker.registry, root=worker.root, base=self.base)
+        base = self.base and replace(self.base, folder=worker.folder)
+        return measuring.observed(self.source, self.run, worker.registry, root=worker.root, base=base)
 
     def unanswered(self, error: ModelBudgetError) -> Observation[Any]:
         return Observation(failure=str(error))
 
 
 class Worker:
-    """Answers requests in the process it lives in, and keeps transformed models for their comparison."""
+    """Answers requests in the process it lives in, and keeps transformed models for their comparison.
 
-    def __init__(self, registry: Tables, *, root: Path, profile: measuring.Profile | None = None) -> None:
-        self.registry, self.root, self.profile = registry, root, profile
+    folder is that of a child, which the session removes in whatever way the child ends.
+    """
+
+    def __init__(
+        self, registry: Tables, *, root: Path, profile: measuring.Profile | None = None, folder: Path | None = None
+    ) -> None:
+        self.registry, self.root, self.profile, self.folder = registry, root, profile, folder
         self._transformed: dict[str, transforming.TransformedModel] = {}  # by source and check
 
     def transformed(self, request: ApplyTransform) -> transforming.TransformedModel:
@@ -241,7 +247,7 @@ def serve(folder: str, requests: Connection, setup: SessionSetup, roots: Roots) 
     _take_over(setup)
     measured_coverage = _started_coverage(setup.coverage)
     with searched_first(roots):
-        worker = _made_worker(setup)
+        worker = _made_worker(setup, Path(folder))
     requests.send_bytes(b"ready")
     for number in range(1, sys.maxsize):
         try:
@@ -291,7 +297,7 @@ def _take_over(setup: SessionSetup) -> None:
     warnings.simplefilter("ignore")
 
 
-def _made_worker(setup: SessionSetup) -> Worker | ModelBudgetError:
+def _made_worker(setup: SessionSetup, folder: Path) -> Worker | ModelBudgetError:
     """The worker of this process, or the error that keeps it from measuring anything."""
     try:
         for plugin in setup.plugins:
@@ -299,7 +305,7 @@ def _made_worker(setup: SessionSetup) -> Worker | ModelBudgetError:
                 plugin.load()
         with user_code("importing an extension in the model's own process", ExtensionError):
             extensions = [extension.load() for extension in setup.extensions]
-        return Worker(tables(extensions), root=setup.root, profile=setup.profile)
+        return Worker(tables(extensions), root=setup.root, profile=setup.profile, folder=folder)
     except ModelBudgetError as error:
         return type(error)(f"{error}: 'isolate: false' measures in the session's process")
 

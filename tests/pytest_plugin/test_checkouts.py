@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from pytest_modelbudget.budget.base_inventory import NOT_THERE, SPARSE
+from pytest_modelbudget.budget.git import checked_out
 from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
 
@@ -208,6 +209,22 @@ def test_a_budget_that_comes_with_a_new_submodule_is_new(project: Project, origi
     repository = with_submodule(project, origin, "budgets/lib")
     repository.git("branch", "-q", "-f", "main", "main~1")
     assert project.report(AGAINST)["loosened"] == []
+
+
+# The files of a base.
+
+
+def test_the_files_of_a_commit_leave_nothing_in_git(project: Project, tmp_path: Path) -> None:
+    """Whoever kills the process has the folder alone to remove; a sparse checkout leaves none of them out."""
+    repository = with_far(project)
+    repository.git("sparse-checkout", "set", "--no-cone", "/budgets/a.yaml")
+    before = repository.git("status", "--short", "--ignored")
+    with checked_out(repository.path, "main", tmp_path) as files:
+        assert (files / "budgets" / "far" / "b.yaml").is_file()
+        assert files.is_relative_to(tmp_path)
+        assert "\n" not in repository.git("worktree", "list")
+        assert repository.git("status", "--short", "--ignored") == before
+    assert [*tmp_path.iterdir()] == []
 
 
 @pytest.mark.skipif(os.name == "nt", reason="names there are always Unicode")
