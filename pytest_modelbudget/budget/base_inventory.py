@@ -32,6 +32,7 @@ from pytest_modelbudget.budget.yaml_text import BudgetFileError, entries_of, nod
 from pytest_modelbudget.errors import ModelBudgetError
 from pytest_modelbudget.formats.benchmark import Plan, Timing
 from pytest_modelbudget.formats.source import FETCH_LFS, LFS_POINTER, ModelSource
+from pytest_modelbudget.formats.user_modules import is_installed
 from pytest_modelbudget.registry import Tables
 from pytest_modelbudget.runners.paired import Growth, Side, paired
 
@@ -332,16 +333,19 @@ class ModelAtBase:
 
     def source(self, files: Path, source: ModelSource, registry: Tables) -> ModelSource | None:
         """Its source there, in a folder with the base's files; None of a new model. Raises ModelBudgetError."""
-        home = BaseInventory(self.base).homes(self.budget, names_of(self.model)[0])[0]
-        budget, top = self.moved(home, files), self.moved(self.base.root, files)
-        known = read_budget(budget, registry, root=top).models if budget.is_file() else ()
+        inventory, name = BaseInventory(self.base), names_of(self.model)[0]
+        home = inventory.homes(self.budget, name)[0]
+        if name not in inventory.models(home):
+            return None
+        known = read_budget(self.moved(home, files), registry, root=self.moved(self.base.root, files)).models
         roots = tuple(tuple(self.moved(root, files) for root in group) for group in source.import_roots)
         return next((replace(each.made, import_roots=roots) for each in known if each.path == self.model), None)
 
     def moved(self, path: Path, files: Path) -> Path:
-        """The same path in a folder with the base's files; one outside of the repository stays."""
-        top = repository(self.base)
-        return files / path.relative_to(top) if path.is_relative_to(top) else path
+        """The same path in a folder with the base's files; installed packages, and what is elsewhere, stay."""
+        top, real = repository(self.base).resolve(), path.resolve()  # links may lead into the repository
+        is_moved = real.is_relative_to(top) and not is_installed(f"{real}/")
+        return files / real.relative_to(top) if is_moved else path
 
 
 def growth_since(

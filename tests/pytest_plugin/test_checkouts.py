@@ -10,8 +10,12 @@ from typing import Any
 
 import pytest
 
-from pytest_modelbudget.budget.base_inventory import NOT_THERE, SPARSE
+from pytest_modelbudget.budget import revision
+from pytest_modelbudget.budget.base_inventory import NOT_THERE, SPARSE, ModelAtBase
 from pytest_modelbudget.budget.git import checked_out
+from pytest_modelbudget.errors import BudgetError
+from pytest_modelbudget.formats.source import ModelSource
+from pytest_modelbudget.registry import tables
 from tests.builders.project import Project
 from tests.builders.repository import BUDGET, Repository
 
@@ -212,6 +216,37 @@ def test_a_budget_that_comes_with_a_new_submodule_is_new(project: Project, origi
 
 
 # The files of a base.
+
+
+def main(repository: Repository, root: Path) -> revision.BaseRevision:
+    return revision.base_revision(revision.AskedBase("main", ("main",)), root, {})
+
+
+def test_a_model_of_a_submodule_is_not_new(project: Project, origin: Path, tmp_path: Path) -> None:
+    """Git has no files of a submodule: its model at the base is unknown, and not one that has nothing to grow from."""
+    repository = with_submodule(project, origin, "budgets/lib")
+    repository.git("branch", "-q", "-f", "main", "change")
+    known = ModelAtBase(main(repository, repository.path), repository.path / "budgets" / "lib" / "s.yaml", "net")
+    source = ModelSource("torch", "nets:Net")
+    with checked_out(repository.path, known.base.commit) as files, pytest.raises(BudgetError, match="cannot be read"):
+        known.source(files, source, tables())
+    new = ModelAtBase(known.base, repository.path / "budgets" / "new.yaml", "net")
+    assert new.source(tmp_path, source, tables()) is None
+
+
+def test_folders_are_those_of_the_base_behind_a_link_too(project: Project, tmp_path: Path) -> None:
+    """A home folder is often a link, and PYTHONPATH has its name; packages in .venv are not the base's."""
+    project.budget(KEPT)
+    repository = Repository(project)
+    repository.commit()
+    (link := tmp_path / "link").symlink_to(repository.path)
+    packages = repository.path / ".venv" / "lib" / "python3.12" / "site-packages"
+    for root in (repository.path, link):
+        known = ModelAtBase(main(repository, root), root / "budgets" / "a.yaml", "net")
+        for path in (repository.path / "src", link / "src"):
+            assert known.moved(path, Path("/base")) == Path("/base/src")
+        assert known.moved(packages, Path("/base")) == packages
+        assert known.moved(tmp_path, Path("/base")) == tmp_path
 
 
 def test_the_files_of_a_commit_leave_nothing_in_git(project: Project, tmp_path: Path) -> None:
