@@ -11,7 +11,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
-from pathlib import Path
 from typing import Any, NamedTuple
 
 from pytest_modelbudget.errors import SourceError
@@ -19,7 +18,6 @@ from pytest_modelbudget.formats.source import AGAIN, LARGEST_SIZE
 from pytest_modelbudget.graph.tensor import DType, nbytes_of
 
 IDENTIFIER, EXTENDED = b"ET12", b"eh00"
-BROKEN = (struct.error, IndexError, TypeError, ValueError, OverflowError)
 TYPES = {
     0: DType("uint8", 8), 1: DType("int8", 8), 2: DType("int16", 16), 3: DType("int32", 32), 4: DType("int64", 64),
     5: DType("float16", 16), 6: DType("float32", 32), 7: DType("float64", 64), 11: DType("bool", 8),
@@ -88,8 +86,9 @@ class Blob(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All of a file: its methods, its bytes, and those of constants, initial states, and data that delegates share."""
+    """All of a file: its name, methods, bytes, and those of constants, initial states, and data of delegates."""
 
+    file: str
     methods: tuple[Method, ...]
     nbytes: int
     constants: tuple[int, ...]
@@ -97,17 +96,9 @@ class Contents:
     named: tuple[int, ...]
 
 
-def read(path: Path) -> Contents:
-    """The contents of a file; raises SourceError for one that is damaged."""
-    with path.open("rb") as file:
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if content[4:8] != IDENTIFIER:
-        raise SourceError(f"{path.name} is no ExecuTorch program of schema ET12, or a part of one: {AGAIN}")
-    try:
-        return _Reader(content, path.name).contents()
-    except BROKEN as error:
-        said = " ".join(str(error).split())[:80]
-        raise SourceError(f"{path.name} is a damaged ExecuTorch program ({said}): {AGAIN}") from error
+def contents(content: mmap.mmap, name: str) -> Contents:
+    """The contents of a file. Raises SourceError, or what struct and tuples raise, for one that is damaged."""
+    return _Reader(content, name).contents()
 
 
 class _Table:
@@ -193,7 +184,7 @@ class _Reader:
         methods = tuple([self._method(plan, constants) for plan in program.tables(1)])
         if not methods:
             raise SourceError(f"{self._name} has no method: {AGAIN}")
-        return Contents(methods, size, constants, states, named)
+        return Contents(self._name, methods, size, constants, states, named)
 
     def _constants(self, program: _Table) -> Iterator[int]:
         """The bytes of each constant: within the flatbuffer, or between two offsets of a segment."""

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from pytest_modelbudget.deployment.arena import buffers_of, planned
-from pytest_modelbudget.errors import GraphError, InputError, SourceError
-from pytest_modelbudget.executorch_models.file import Call, Contents, Value, read
+from pytest_modelbudget.errors import GraphError, SourceError
+from pytest_modelbudget.executorch_models.file import IDENTIFIER, Call, Contents, Value, contents
 from pytest_modelbudget.formats.model import LoadedModel
-from pytest_modelbudget.formats.source import ModelSource, existing_file
+from pytest_modelbudget.formats.source import ModelSource, read_flatbuffer
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.rewrite import with_storages
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, dense, unsized
@@ -45,24 +45,16 @@ SETTINGS: Mapping[str, tuple[int, str]] = {
 
 
 def load(source: ModelSource, rules: OpTable) -> LoadedModel:
-    """The method ``forward`` of a program, or its first one.
-
-    Raises SourceError for what is no valid file, InputError for inputs and dims, which it brings itself.
-    """
-    path = existing_file(source, "an ExecuTorch program")
-    if source.dtype is not None:
-        raise SourceError("dtype converts modules, not ExecuTorch programs: export it in that type")
-    if source.inputs or source.dims:
-        raise InputError(f"{path.name} has fixed shapes: leave out inputs and dims, or export it with others")
-    reading = _Reading(read(path), rules, path.name)
+    """The method ``forward`` of a program, or its first one."""
+    reading = _Reading(read_flatbuffer(source, "ExecuTorch program", IDENTIFIER, contents), rules)
     return LoadedModel(reading.graph(), "pte", notes=tuple(reading.notes()))
 
 
 class _Reading:
     """Makes the graph of a method. Tensors that share planned bytes one after another have memories of their own."""
 
-    def __init__(self, contents: Contents, rules: OpTable, file: str) -> None:
-        self._contents, self._rules, self._file = contents, rules, file
+    def __init__(self, contents: Contents, rules: OpTable) -> None:
+        self._contents, self._rules, self._file = contents, rules, contents.file
         methods = {method.name: method for method in reversed(contents.methods)}
         self._method = methods.get(FORWARD, contents.methods[0])
         self._tensors: dict[int, Tensor] = {}

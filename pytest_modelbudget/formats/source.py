@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import mmap
 import re
+import struct
 import sys
 import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -17,7 +19,7 @@ from numbers import Integral
 from pathlib import Path
 from pkgutil import iter_modules
 from types import FunctionType, ModuleType
-from typing import Any, Union
+from typing import Any, TypeVar, Union
 
 from pytest_modelbudget.errors import InputError, MissingExtraError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.benchmark import importing
@@ -25,6 +27,7 @@ from pytest_modelbudget.formats.containers import Record, is_named_tuple, with_p
 from pytest_modelbudget.formats.user_modules import Roots, definition, refuse_ambiguous, refuse_other_file
 from pytest_modelbudget.units import some_of, with_article
 
+T = TypeVar("T")
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 FETCH_LFS = "fetch it with git lfs pull; in GitHub Actions, give actions/checkout lfs: true"
@@ -448,6 +451,24 @@ def existing_file(source: ModelSource, what: str) -> Path:
     if begin == LFS_POINTER:
         raise SourceError(f"{source.target} is a pointer of Git LFS: {FETCH_LFS}")
     return path
+
+
+def read_flatbuffer(source: ModelSource, kind: str, identifier: bytes, read: Callable[[mmap.mmap, str], T]) -> T:
+    """The answer of a reader of a file's bytes and name; the file brings its shapes and types.
+
+    Raises InputError for others, SourceError for no valid file of that kind.
+    """
+    path = existing_file(source, with_article(kind))
+    if source.inputs or source.dims or source.dtype is not None:
+        raise InputError(f"{path.name} has fixed shapes and types: leave out inputs, dims and dtype, or write it again")
+    with path.open("rb") as file:
+        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    if content[4:8] != identifier:
+        raise SourceError(f"{path.name} is no {kind} ({identifier.decode()}), or only a part of one: {AGAIN}")
+    try:
+        return read(content, path.name)
+    except (struct.error, LookupError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        raise SourceError(f"{path.name} is a damaged {kind} ({' '.join(str(error).split())[:80]}): {AGAIN}") from error
 
 
 def other_format(path: Path) -> tuple[str, str]:

@@ -9,7 +9,6 @@ import mmap
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 from tflite.BatchMatMulOptions import BatchMatMulOptions
@@ -28,7 +27,6 @@ MOST_DIMENSIONS = 16
 EXTERNAL = 1  # an offset above it is of a buffer that lies behind the flatbuffer: 0 is none, 1 one to be filled in
 BLOCKWISE = 2  # of the union of a quantisation's details
 PLAN = b"OfflineMemoryAllocation"
-BROKEN = (struct.error, IndexError, TypeError, ValueError, OverflowError, AttributeError, KeyError)
 NARROW = {"INT4": 4, "BOOL": 8, "BFLOAT16": 16, "INT2": 2, "UINT4": 4}
 WITHOUT_SIZE = frozenset({"STRING", "RESOURCE", "VARIANT"})
 ROUTES = {"CUSTOM": "tflite.custom"}
@@ -105,28 +103,21 @@ class Subgraph:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """All of a file: its subgraphs, its bytes, those that buffers have of them, and the plan of its arena.
+    """All of a file: its name, its subgraphs, its bytes, those that buffers have of them, and the plan of its arena.
 
     plan has the offset of each tensor by its number, for each subgraph that one was written for.
     """
 
+    file: str
     subgraphs: tuple[Subgraph, ...]
     nbytes: int
     buffers: tuple[int, ...]
     plan: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
-def read(path: Path) -> Contents:
-    """The contents of a file; raises SourceError for one that is damaged, or of another schema."""
-    with path.open("rb") as file:
-        content = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-    if content[4:8] != IDENTIFIER:
-        raise SourceError(f"{path.name} is no TFLite file, or only a part of one: {AGAIN}")
-    try:
-        return _Reader(content, path.name).contents()
-    except BROKEN as error:
-        said = " ".join(str(error).split())[:80]
-        raise SourceError(f"{path.name} is a damaged TFLite file ({said}): {AGAIN}") from error
+def contents(content: mmap.mmap, name: str) -> Contents:
+    """The contents of a file. Raises SourceError, or what struct and tuples raise, for one that is damaged."""
+    return _Reader(content, name).contents()
 
 
 class _Reader:
@@ -147,7 +138,7 @@ class _Reader:
         subgraphs = tuple([self._subgraph(graph, codes, buffers) for graph in graphs])
         if not subgraphs:
             raise SourceError(f"{self._name} has no subgraph: {AGAIN}")
-        return Contents(subgraphs, len(self._content), buffers, self._plan(model))
+        return Contents(self._name, subgraphs, len(self._content), buffers, self._plan(model))
 
     def _each(self, count: int, item: Callable[[int], Any]) -> Iterator[Any]:
         """So many items of a vector, counted before one is read."""

@@ -11,14 +11,14 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from pytest_modelbudget.deployment.arena import buffers_of, planned
-from pytest_modelbudget.errors import GraphError, InputError, SourceError
+from pytest_modelbudget.errors import GraphError, SourceError
 from pytest_modelbudget.formats.model import LoadedModel
-from pytest_modelbudget.formats.source import ModelSource, existing_file
+from pytest_modelbudget.formats.source import ModelSource, read_flatbuffer
 from pytest_modelbudget.graph.graph import Graph, Op, Operand, Reader, Weight
 from pytest_modelbudget.graph.tensor import DType, Storage, StorageKind, Tensor, contiguous_strides, dense, unsized
 from pytest_modelbudget.ops.role import UNDECLARED, Role
 from pytest_modelbudget.ops.table import OpTable
-from pytest_modelbudget.tflite_models.file import Contents, Entry, Operator, Subgraph, read
+from pytest_modelbudget.tflite_models.file import IDENTIFIER, Contents, Entry, Operator, Subgraph, contents
 from pytest_modelbudget.units import some_of
 
 ACTIVATION, PARAMETER, CONSTANT = StorageKind.ACTIVATION, StorageKind.PARAMETER, StorageKind.CONSTANT
@@ -33,17 +33,8 @@ Places = tuple["Place | tuple[Place, ...]", ...]
 
 
 def load(source: ModelSource, rules: OpTable) -> LoadedModel:
-    """The first subgraph of a file, on the shapes that it declares.
-
-    Raises SourceError for what is no valid file, InputError for inputs and dims, which it brings itself.
-    """
-    path = existing_file(source, "a TFLite model")
-    if source.dtype is not None:
-        raise SourceError("dtype converts modules, not TFLite files: convert it in that type")
-    if source.inputs or source.dims:
-        raise InputError(f"{path.name} has fixed shapes: leave out inputs and dims, or convert it with others")
-    contents = read(path)
-    reading = _Reading(contents, rules, path.name)
+    """The first subgraph of a file, on the shapes that it declares."""
+    reading = _Reading(read_flatbuffer(source, "TFLite file", IDENTIFIER, contents), rules)
     return LoadedModel(reading.graph(), "tflite", notes=tuple(reading.notes()))
 
 
@@ -258,8 +249,8 @@ def _sized_by_data(subgraph: Subgraph) -> frozenset[Place]:
 class _Reading:
     """Makes the graph of a file; each buffer is one memory, however many tensors have it."""
 
-    def __init__(self, contents: Contents, rules: OpTable, file: str) -> None:
-        self._contents, self._file = contents, file
+    def __init__(self, contents: Contents, rules: OpTable) -> None:
+        self._contents, self._file = contents, contents.file
         self._programs = [_Program(subgraph, rules) for subgraph in contents.subgraphs]
         self._memories: dict[object, Storage] = {}
         self._weights: dict[str, Weight] = {}

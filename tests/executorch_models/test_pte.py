@@ -177,7 +177,7 @@ def test_mutants_are_refused_or_measured(tmp_path: Path) -> None:
 
 
 CASES = {
-    "no program": (b"not a flatbuffer at all", "is no ExecuTorch program of schema ET12, or a part of one"),
+    "no program": (b"not a flatbuffer at all", "is no ExecuTorch program (ET12), or only a part of one"),
     "cut": (conv_net()[:300], "is a damaged ExecuTorch program"),
     "negative shape": (pte_file([V((1, -4), 0)], [], [0], [0]), "a tensor has the shape [1, -4]"),
     "value that is not there": (pte_file(VALUES, [C("aten::relu", (8, 99, 99))], [0], [9]), "names value 99 of 11"),

@@ -47,7 +47,7 @@ X, Y = T("x", (1, 4)), T("y", (1, 4))
 RELU = O("RELU", (0,), (1,))
 CASES = {
     "another format": (b"\0\0\0\0ORTM" + bytes(64), "is an ONNX Runtime file, not a TFLite file: give the ONNX file"),
-    "no flatbuffer": (b"not a flatbuffer at all", "is no TFLite file, or only a part of one: export it again"),
+    "no flatbuffer": (b"not a flatbuffer at all", "is no TFLite file (TFL3), or only a part of one: export it again"),
     "cut": (small()[:600], "is a damaged TFLite file"),
     "schema version": (tflite_file(Graph([X, Y], [RELU], [0], [1]), version=2), "has schema version 2, and 3 is known"),
     "negative shape": (tflite_file(Graph([T("x", (1, -4)), Y], [RELU], [0], [1])), "tensor 'x' has the shape [1, -4]"),
@@ -96,5 +96,5 @@ def test_inputs_and_dims_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "net.tflite"
     path.write_bytes(small())
     for given in ({"inputs": "float32 1x3"}, {"dims": {"batch": 2}}):
-        with pytest.raises(ModelBudgetError, match="has fixed shapes: leave out inputs and dims"):
+        with pytest.raises(ModelBudgetError, match="has fixed shapes and types: leave out inputs, dims and dtype"):
             measure(path, **given)  # type: ignore[arg-type]
