@@ -14,6 +14,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass
+from multiprocessing import parent_process
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, cast
@@ -109,13 +110,13 @@ class Command:
         return words
 
     def _run(self, words: list[str], stderr: Path) -> None:
-        """Run it in a group of its own, which ends with it."""
+        """Run it in the group of the model's own process, which ends with that, or else in one of its own."""
         program = sys.executable if words[0] in ("python", "python3") else words[0]
         with stderr.open("wb") as file:
             try:
                 process = subprocess.Popen(
                     [program, *words[1:]], cwd=self.folder, stdin=subprocess.DEVNULL, stdout=file, stderr=file,
-                    start_new_session=True,
+                    start_new_session=parent_process() is None,
                 )  # fmt: skip
             except OSError as error:
                 why = f"{error.strerror}: {words[0]}"

@@ -149,8 +149,21 @@ def test_a_hanging_runner_ends_with_all_that_it_started(project: Project) -> Non
     result = project.run("budgets")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["equivalence unknown: *no answer within 3 s: raise timeout, or mend it*"])
+    assert has_ended(project)
+
+
+def has_ended(project: Project) -> bool:
+    """Whether the process whose number a runner wrote has ended, and is perhaps not yet collected."""
     state = Path("/proc", (project.path / "budgets" / "pid").read_text(), "stat")
-    assert not state.exists() or ") Z " in state.read_text()  # ended, and perhaps not yet collected
+    return not state.exists() or ") Z " in state.read_text()
+
+
+def test_a_runner_ends_with_the_process_of_its_model(project: Project) -> None:
+    """Nobody is left to end it when that process is killed: here for its time, else when a session is interrupted."""
+    board(project, "open('pid', 'w').write(str(os.getpid())); time.sleep(60)")
+    result = project.run("budgets", "--model-budget-timeout=10 s")
+    result.stdout.fnmatch_lines(["equivalence unknown: *was stopped after 10 s: *"])
+    assert has_ended(project)
 
 
 def test_the_layer_that_loses_most_is_named_where_layers_are_mapped(project: Project) -> None:
