@@ -319,7 +319,7 @@ def absent_files(folder: Path) -> Iterator[tuple[Path, str]]:
     yield from ((path, SPARSE) for path, blob in skipped.items() if is_for_the_gate(contents.get(blob, MARKED)))
 
 
-# Runs in turn with those of the base.
+# The growth of timed runs.
 
 
 @dataclass(frozen=True, slots=True)
@@ -332,7 +332,7 @@ class ModelAtBase:
     folder: Path | None = None
 
     def source(self, files: Path, source: ModelSource, registry: Tables) -> ModelSource | None:
-        """Its source there, in a folder with the base's files; None of a new model. Raises ModelBudgetError."""
+        """The model's source in a folder with the base's files; None if it is new. Raises ModelBudgetError."""
         inventory, name = BaseInventory(self.base), names_of(self.model)[0]
         home = inventory.homes(self.budget, name)[0]
         if name not in inventory.models(home):
@@ -352,7 +352,7 @@ def growth_since(
     known: ModelAtBase | None, source: ModelSource, run: TimedRun, registry: Tables, root: Path,
     time: Callable[[ModelSource, Path, Plan], Observation[Timing]],
 ) -> Observation[Growth]:  # fmt: skip
-    """The growth of a model's calls since the base, whose model is loaded from the files of its commit."""
+    """How much longer a call takes than at the base, whose model is loaded from the files of its commit."""
     why_none = known.base.why_not if known else "no base is named: give --model-budget-base=BRANCH"
     try:
         if known is None or why_none:

@@ -80,7 +80,7 @@ def judge_limit(limit: AnyLimit, model: MeasuredModel, baseline: Baseline = NO_B
     return with_blame(verdict, model.parts.get(limit.metric, ()))
 
 
-# What a limit holds of a model that runs. None of it is a static number: each is said with the inputs, or the machine.
+# Limits on a model that runs. Such a number is not static: it is shown with its inputs, or its machine.
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +132,7 @@ def _judge_run(limit: Limit, observation: Observation[Any], baseline: Baseline =
 
 
 def _judge_growth(limit: Limit, observation: Observation[Growth]) -> Verdict:
-    """Hold the growth of paired calls to a limit, on one side of which all of its interval must be."""
+    """The verdict on the growth of paired calls: unknown if its interval reaches to both sides of the limit."""
     growth, most = observation.value, limit.max or 0
     if growth is None:
         return _unknown_run(limit, observation.failure, "to be compared with the base", "%")

@@ -1,7 +1,6 @@
-"""A model measured where it runs, apart from all that is computed: what is asked for, and what comes of it.
+"""Timed runs of a model: the plan of a run, and its result.
 
-Two such figures differ from run to run and from machine to machine. Nothing compares them with anything but a limit
-that was written for one device.
+Times differ from run to run and from machine to machine, so they are compared with a limit for one device alone.
 """
 
 from __future__ import annotations
@@ -38,10 +37,10 @@ class MissingDeviceError(ModelBudgetError):
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How a model is measured: calls that are not counted, then so many that are, on threads of the CPU.
+    """A plan of timed calls: the device, calls that count, calls before them that do not, and threads of the CPU.
 
-    memory asks for the peak as well, which one more call gives; trace is where a Chrome trace of PROFILED others goes.
-    hardware is the profile of this machine, for the roof.
+    memory adds a call for the peak, trace PROFILED calls for a Chrome trace in that file. hardware is this machine's
+    profile, for the roof.
     """
 
     device: Processor = Processor.CPU
@@ -61,8 +60,8 @@ class Plan:
 class OperatorTime:
     """All calls of an operator for one module in one call of a model.
 
-    ns are nanoseconds in it alone, not in what it calls, and nbytes what it allocated by itself, less what it freed.
-    share is that of the call's time, and roof_share the bound of the module ÷ its time, as decimals; "" where unknown.
+    ns is its self time, nbytes the bytes that it allocated itself less those that it freed. share is its part of the
+    call's time, roof_share the module's bound ÷ the module's time; both are decimals, "" if unknown.
     """
 
     name: str
@@ -78,9 +77,9 @@ class OperatorTime:
 class Timing:
     """The seconds that each counted call took, and the most bytes that one call used.
 
-    operators are those of one more call, the slowest first, where the framework tells. machine names what it ran on.
-    peak_memory is in bytes of the framework's own allocator: weights, inputs, and all that lives at once on the way;
-    None where nobody asked. roof is the least time by the hardware profile, or why there is none.
+    machine names the processor. peak_memory is in bytes of the framework's allocator: weights, inputs and activations
+    that live at once; None if the plan has no memory. operators are those of one traced call, the slowest first. roof
+    is the least time by the hardware profile, or why it is unknown.
     """
 
     seconds: tuple[float, ...]

@@ -68,7 +68,7 @@ class Mapped:
 
 
 def mapped(name: str, said: object) -> Mapped:
-    """What a budget says of an array: its name alone, or a mapping. Raises TransformError for anything else."""
+    """The map of one array in a budget: its name, or a mapping. Raises TransformError for anything else."""
     known: dict[str, Any] = {"name": name, **(said if isinstance(said, Mapping) else {"name": said})}
     if known.keys() - {"name", "layout", "dtype"} or known.get("layout", LAYOUTS[0]) not in LAYOUTS:
         raise TransformError(f"runner: {name}: {said} is no array: write {{name: x, layout: NHWC, dtype: float32}}")

@@ -1,9 +1,9 @@
-"""Calls of a model in turn with those of its base, each in a process of its own that runs while the other one waits.
+"""Calls of a model that alternate with calls of its base. Each model has its own process, and one waits for the other.
 
-A machine that becomes slower slows both of a pair of calls, so that their ratio is judged, and not two times. Two
-processes of one model differ as well, and the one that starts first is the slower one more often: a round is two pairs
-of processes, of which the change starts first in the one and the base in the other. Rounds are added until the interval
-of their ratios, Student's of the mean logarithm, is on one side of the limit.
+A slow machine slows both calls of a pair, so the ratio of their times is judged. Two processes of one model differ,
+too, and the one that starts first is often slower. A round is therefore two pairs of processes: the change starts first
+in one, the base in the other. Rounds are added until the 95 % interval of the ratio (Student's t of the mean logarithm)
+is on one side of the limit.
 """
 
 from __future__ import annotations
@@ -33,16 +33,16 @@ MOST_PAIRS, SECONDS_OF_PAIRS = 20, 3.0  # of calls in a pair of processes
 STUDENT = (  # 97.5 % quantiles for 2 degrees of freedom and more, en.wikipedia.org/wiki/Student's_t-distribution
     4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145,
 )  # fmt: skip
-TURN, MOST_CALLS = 0.02, 100  # seconds of a turn at the least, and its calls at the most: the quickest counts
+TURN, MOST_CALLS = 0.02, 100  # a turn has calls for so many seconds, at most so many calls; the quickest counts
 START = "import sys; sys.path[:] = sys.argv[1:]; from pytest_modelbudget.runners.paired import answer; answer()"
 Pair = tuple[float, float]  # seconds of a call of the change, and of the base
 
 
 @dataclass(frozen=True, slots=True)
 class Growth:
-    """Pairs of processes, of which the change and the base started first in turn; of a new model, none, and why.
+    """The growth by pairs of processes: seconds are medians of calls, and the change and the base start first in turn.
 
-    The seconds of a pair are the medians of its calls.
+    A new model has no pairs; new says so.
     """
 
     pairs: tuple[Pair, ...]
@@ -92,7 +92,7 @@ class Growth:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """A model for people, what times it, the folder and sys.path of its process, and a folder of no module of it."""
+    """One of the two models: its name, what times it, and its process: folder, sys.path, and a folder not to import."""
 
     name: str
     time: Callable[[Plan], Any]
@@ -133,7 +133,7 @@ def alternated(change: Callable[[], float], base: Callable[[], float]) -> Pair:
 
 @contextmanager
 def _turns(side: Side, plan: Plan) -> Iterator[Callable[[], float]]:
-    """The process of a side: what gives the seconds of its next call."""
+    """Start the process of a side; yield a function that returns the seconds of its next turn."""
     command = [sys.executable, "-c", START, *side.path, str(OWN.parent)]
     environment = {**os.environ, "OMP_WAIT_POLICY": "PASSIVE"}  # threads that wait take no time of the other side
     streams: Any = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
@@ -161,11 +161,11 @@ def _turns(side: Side, plan: Plan) -> Iterator[Callable[[], float]]:
             process.stdin.close()
 
 
-# The side of a process.
+# The process's side.
 
 
 def answer() -> None:
-    """Time what the session hands over, turn by turn; what a model prints goes to stderr."""
+    """Time the model that the session sends, turn by turn; its prints go to stderr."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     time, plan, refused = pickle.load(sys.stdin.buffer)
@@ -176,13 +176,13 @@ def answer() -> None:
 
 @dataclass(frozen=True, slots=True)
 class Turns(Plan):
-    """A plan whose calls wait for a line each, and that answers with their seconds."""
+    """A plan that waits for a line of stdin before each turn, and answers with its seconds."""
 
     channel: Any = None
     refused: Path | None = None
 
     def timed(self, call: Callable[[], float]) -> tuple[float, ...]:
-        """Does not return. Raises TransformError where a module is of the folder that is refused."""
+        """Take turns until stdin ends, and exit. Raises TransformError if a module is in the refused folder."""
         files = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
         for file in (each for each in files if each and self.refused and not is_installed(each)):
             if Path(file).resolve().is_relative_to(self.refused.resolve()):

@@ -29,9 +29,9 @@ MOST_OPERATORS = 8  # lines of a table, without that of the others
 
 @dataclass(frozen=True, slots=True)
 class RunFigure:
-    """A figure of a run that may be limited: its unit, what its limit is, an amount as an example, which end that is.
+    """A figure of a run that a budget may limit: its unit, a description and an example of the limit, and its end.
 
-    of gives it, or says why it is unknown.
+    of returns the figure, or why it is unknown.
     """
 
     unit: str
@@ -74,7 +74,7 @@ RUN_FIGURES: Mapping[str, RunFigure] = {
 
 
 def timed(model: RunnableModel, inputs: Arrays, plan: Plan) -> Timing:
-    """The timing of a model, on the CPU with the operators of the traced call that is nearest to the median."""
+    """The timing of a model; on the CPU, with the operators of the traced call whose time is nearest to the median."""
     with TemporaryDirectory() as folder:
         trace = plan.trace or Path(folder, "trace.json")
         if plan.device is not Processor.CPU:
@@ -86,7 +86,7 @@ def timed(model: RunnableModel, inputs: Arrays, plan: Plan) -> Timing:
 
 @dataclass(slots=True)
 class _Running:
-    """An event whose end is to come: its row, and what of its nanoseconds is its own so far."""
+    """An event that has not ended: its row, and its self time so far, in ns."""
 
     end: int
     name: str
@@ -96,9 +96,9 @@ class _Running:
 
 
 def operators(trace: Any, seconds: float) -> tuple[OperatorTime, ...]:
-    """The operators of a call in a Chrome trace, the slowest first: of several, of that nearest to these seconds.
+    """The operators of one call in a Chrome trace, the slowest first: the call whose time is nearest to these seconds.
 
-    Their times add up to that of the call: what no operator took is a row of its own.
+    Self times add up to the time of the call: the time outside of all operators is a row of its own.
     """
     events = [each for each in (trace["traceEvents"] if isinstance(trace, dict) else trace) if "ts" in each]
     calls = [each for each in events if each["name"] == CALL and each["ph"] == "X"]
@@ -124,7 +124,7 @@ def _within(call: Any, events: Iterable[Any]) -> list[tuple[int, int, Any]]:
 
 
 def _ended(events: Iterable[tuple[int, int, Any]]) -> Iterator[_Running]:
-    """Each event with what is its own, as events within one another begin and end."""
+    """Each event with its self time: its own less that of the events in it."""
     stack: list[_Running] = []
     for begin, ns, event in events:
         while stack and stack[-1].end <= begin:

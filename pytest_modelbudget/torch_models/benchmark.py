@@ -107,7 +107,7 @@ def _write_trace(call: Call, model: nn.Module, plan: Plan, path: Path) -> None:
 
 @contextmanager
 def _named(modules: ModuleTree) -> Iterator[None]:
-    """Let the profiler see every call of these modules; Python calls none of those in a script or a graph."""
+    """Record each call of these modules in the profiler; scripts and graphs call their modules without Python."""
     paths, running = {id(module): path for path, module in modules}, list[record_function]()
 
     def begin(module: nn.Module, inputs: object) -> None:
