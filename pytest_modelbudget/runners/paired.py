@@ -17,11 +17,14 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, fields
 from fractions import Fraction
+from importlib.metadata import distributions
 from math import exp, inf, log, sqrt
 from pathlib import Path
 from statistics import fmean, median, stdev
 from time import monotonic
 from typing import Any
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
 from pytest_modelbudget.errors import TransformError
 from pytest_modelbudget.formats.benchmark import Plan
@@ -187,9 +190,26 @@ class Turns(Plan):
         for file in (each for each in files if each and self.refused and not is_installed(each)):
             if Path(file).resolve().is_relative_to(self.refused.resolve()):
                 raise TransformError(f"it imports {file}, which is of the change: add its folder to pythonpath")
+        for name in _installed_from(self.refused) if self.refused else ():
+            raise TransformError(f"it imports {name} as it was installed from the change: add its folder to pythonpath")
         for _ in sys.stdin.buffer:
             taken = [call()]
             while sum(taken) < TURN and len(taken) < MOST_CALLS:
                 taken.append(call())
             print(json.dumps({"seconds": min(taken)}), file=self.channel, flush=True)
         os._exit(0)
+
+
+def _installed_from(folder: Path) -> Iterator[str]:
+    """The distributions that ``pip install .`` copied from a folder, and whose modules are imported here.
+
+    packaging.python.org/en/latest/specifications/direct-url
+    """
+    for each in distributions():
+        origin = json.loads(each.read_text("direct_url.json") or "{}")
+        source = Path(url2pathname(urlsplit(origin.get("url", "")).path)).resolve()
+        is_copy = not origin.get("dir_info", {"editable": True}).get("editable")
+        if is_copy and source.is_relative_to(folder.resolve()):
+            places = (str(each.locate_file(file)) for file in each.files or ())
+            if not {getattr(module, "__file__", None) for module in [*sys.modules.values()]}.isdisjoint(places):
+                yield each.name

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator
 from fractions import Fraction
@@ -165,3 +166,24 @@ def test_modules_of_the_change_are_refused_behind_a_link(tmp_path: Path) -> None
         pytest.raises(TransformError, match=r"it imports .*module_of_a_side\.py, which is of the change"),
     ):
         turn()
+
+
+@pytest.mark.parametrize(("installed_from", "is_refused"), [("change", True), ("elsewhere", False)])
+def test_a_copy_that_was_installed_from_the_change_is_refused(
+    tmp_path: Path, installed_from: str, is_refused: bool
+) -> None:
+    """``pip install .`` of a project with src/ gives both sides the code of the change."""
+    packages = module(tmp_path / "site-packages", 0.5)
+    known = Path(packages, "nets-1.dist-info")
+    known.mkdir()
+    (known / "METADATA").write_text("Metadata-Version: 2.1\nName: nets\nVersion: 1\n")
+    (known / "RECORD").write_text("module_of_a_side.py,,\n")
+    url = (tmp_path / installed_from).as_uri()
+    (known / "direct_url.json").write_text(json.dumps({"dir_info": {}, "url": url}))
+    side = Side("net", timed_module, tmp_path, [packages, *sys.path], tmp_path / "change")
+    with paired._turns(side, Plan()) as turn:
+        if is_refused:
+            with pytest.raises(TransformError, match="it imports nets as it was installed from the change"):
+                turn()
+        else:
+            assert turn() == 0.5
