@@ -186,12 +186,8 @@ class Turns(Plan):
 
     def timed(self, call: Callable[[], float]) -> tuple[float, ...]:
         """Take turns until stdin ends, and exit. Raises TransformError if a module is in the refused folder."""
-        files = (getattr(module, "__file__", None) for module in [*sys.modules.values()])
-        for file in (each for each in files if each and self.refused and not is_installed(each)):
-            if Path(file).resolve().is_relative_to(self.refused.resolve()):
-                raise TransformError(f"it imports {file}, which is of the change: add its folder to pythonpath")
-        for name in _installed_from(self.refused) if self.refused else ():
-            raise TransformError(f"it imports {name} as it was installed from the change: add its folder to pythonpath")
+        if self.refused is not None:
+            _refuse(self.refused.resolve())
         for _ in sys.stdin.buffer:
             taken = [call()]
             while sum(taken) < TURN and len(taken) < MOST_CALLS:
@@ -200,16 +196,19 @@ class Turns(Plan):
         os._exit(0)
 
 
-def _installed_from(folder: Path) -> Iterator[str]:
-    """The distributions that ``pip install .`` copied from a folder, and whose modules are imported here.
+def _refuse(folder: Path) -> None:
+    """Raise TransformError for a module of this folder, or of a copy that ``pip install .`` made of it.
 
     packaging.python.org/en/latest/specifications/direct-url
     """
+    files = {getattr(module, "__file__", None) or "" for module in [*sys.modules.values()]} - {""}
+    for file in files:
+        if not is_installed(file) and Path(file).resolve().is_relative_to(folder):
+            raise TransformError(f"it imports {file}, which is of the change: add its folder to pythonpath")
     for each in distributions():
         origin = json.loads(each.read_text("direct_url.json") or "{}")
         source = Path(url2pathname(urlsplit(origin.get("url", "")).path)).resolve()
-        is_copy = not origin.get("dir_info", {"editable": True}).get("editable")
-        if is_copy and source.is_relative_to(folder.resolve()):
-            places = (str(each.locate_file(file)) for file in each.files or ())
-            if not {getattr(module, "__file__", None) for module in [*sys.modules.values()]}.isdisjoint(places):
-                yield each.name
+        is_copy = not origin.get("dir_info", {"editable": True}).get("editable") and source.is_relative_to(folder)
+        if is_copy and not files.isdisjoint(str(each.locate_file(file)) for file in each.files or ()):
+            words = f"it imports {each.name} as it was installed from the change"
+            raise TransformError(f"{words}: add its folder to pythonpath")
