@@ -479,12 +479,13 @@ def _is_named(row: OpCount, selector: str, unruled: set[str]) -> bool:
 # Namespaces of operators, by the formats that have them; others are anybody's.
 TORCH = frozenset({"aten", "prim", "prims", "quantized", "torch", "torchvision"})
 ONNX = frozenset({"onnx", "ai.onnx.ml", "ai.onnx.preview", "com.microsoft", "com.microsoft.nchwc"})
+FAMILIES = TORCH, ONNX, frozenset({"tflite"})
 
 
 def _of_another_format(limit: OpsLimit, rows: Iterable[OpCount]) -> str:
     """A foreign name that is refused, and that no operator of these formats has; "" where some name is of theirs."""
-    known = [family for family in (TORCH, ONNX) if any(_namespace(row.name) in family for row in rows)]
-    refused = [name for name in (*limit.deny, *limit.max) if _namespace(name) in TORCH | ONNX]
+    known = [family for family in FAMILIES if any(_namespace(row.name) in family for row in rows)]
+    refused = [name for name in (*limit.deny, *limit.max) if any(_namespace(name) in family for family in FAMILIES)]
     has_own = any(_namespace(name) in family for name in refused for family in known)
     return refused[0] if refused and known and not has_own else ""
 

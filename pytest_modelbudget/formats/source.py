@@ -42,7 +42,12 @@ OTHERS: tuple[tuple[str, tuple[str, ...], bytes, str], ...] = (
     ("ONNX Runtime", (".ort",), b"....ORTM", "give the ONNX file that it was made of"),
     ("TensorFlow", ("saved_model.pb",), b"(?!)", "convert it first: python -m tf2onnx.convert --saved-model FOLDER"),
     ("protobuf", (".pb",), b"(?!)", "write ONNX under onnx:, or convert it: python -m tf2onnx.convert --graphdef"),
-    ("Keras", (".keras", ".h5"), b"\x89HDF", 'write it first, with model.export("net.onnx", format="onnx")'),
+    (
+        "Keras",
+        (".keras", ".h5"),
+        b"\x89HDF",
+        'convert it first: tf.lite.TFLiteConverter.from_keras_model(model), or model.export("net.onnx", format="onnx")',
+    ),
     ("Core ML", (".mlmodel", ".mlpackage", ".mlmodelc"), b"(?!)", "give the torch module that it was converted from"),
     ("OpenVINO", (".xml",), rb"<\?xml", "give the torch module or the ONNX file that it was converted from"),
     ("TensorRT", (".engine", ".plan"), b"ftrt", "give the ONNX file that its kernels were built from"),

@@ -1,4 +1,4 @@
-"""The server that model processes are forked from: it imports what all of them need, once.
+"""The server that model processes are forked from: it imports what all of them need, once; each spawned one does so.
 
 ``multiprocessing`` imports this module when the server starts. A model's own module is imported in its own process;
 the installed packages that it imports (torchvision takes a second) are imported here.
@@ -9,6 +9,7 @@ import atexit
 import gc
 import importlib
 import importlib.util
+import multiprocessing
 import os
 import signal
 import sys
@@ -95,4 +96,5 @@ if names := os.environ.pop(PRELOADED, ""):
             _warm_up()
     gc.freeze()  # collections in children write into no memory that they share
     gc.enable()
-    atexit.register(os._exit, 0)  # extensions of frameworks print what they leak at an orderly end
+    if multiprocessing.parent_process() is None:  # of a spawned child the session tells the exit code
+        atexit.register(os._exit, 0)  # extensions of frameworks print what they leak at an orderly end

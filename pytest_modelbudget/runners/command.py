@@ -37,6 +37,8 @@ def apply(model: models.Model, settings: Settings) -> Changed:
     said, first = cast("Mapping[str, Any]", settings["runner"]), models.must_run(model)
     file = cast("tuple[str, Path]", settings.get("model") or ("", ""))[1]
     folder = Path(str(settings.get("folder", ".")))
+    if str(file) and not Path(file).exists():
+        raise TransformError(f"runner: {said['command']}: {file} does not exist: build it, or correct 'model'")
     maps = ({name: mapped(name, each) for name, each in said[key].items()} for key in ("inputs", "outputs", "layers"))
     second = Ran(first, Command(said["command"], folder, str(file), said["timeout"]), *maps)
     return Changed(second, upcasts=True, follows=False, stacks=False)

@@ -87,7 +87,8 @@ class Growth:
         if self.new:
             return self.new
         change, base = (readable(Fraction(median(seconds)), "s") for seconds in zip(*self.pairs, strict=True))
-        return f"{several(len(self.pairs), 'pair')} of processes: {change}, and {base} at the base, {self.interval}"
+        on = f"{several(len(self.pairs), 'pair')} of processes: medians of {change}, and {base} at the base"
+        return f"{on}; by pairs {self.interval}"
 
 
 # The session's side.

@@ -168,6 +168,8 @@ def traced(
                 break
             failure = failure if str(error) == str(failure) else error  # the first knows the layer
     assert failure is not None
+    if versions.is_unseen_jagged(failure):
+        raise TraceError(versions.lacks("following jagged tensors", "2.15")) from failure
     failure = named_layer(failure, subject.model)
     integers = [f"'{name}'" for name, spec in specs.tensors() if "int" in spec.dtype and spec.values is None]
     way_out = NO_ANSWER if asks_for_one(failure.__cause__) else DRAWN.format(some_of(integers)) if integers else ""

@@ -7,6 +7,7 @@ from functools import partial
 from importlib import import_module
 from inspect import signature
 from operator import attrgetter, methodcaller
+from traceback import walk_tb
 from typing import Any
 
 import torch
@@ -75,6 +76,9 @@ OVERRIDES = {"allow_override": True} if asks(torch.library.Library.impl, "allow_
 
 # Without it no mode is called for torch.cond and its like, whose bodies would be 0 MACs.
 SEES_BODIES = hasattr(TorchDispatchMode, "supports_higher_order_operators")
+
+# Without it no operator tells of what torch.tensor makes without memory: the ends of the parts of a jagged tensor.
+SEES_JAGGED = torch.__version__ >= "2.15"  # which torch compares as a version
 
 
 def lacks(what: str, lowest: str) -> str:
@@ -192,6 +196,13 @@ def end_transforms(then: tuple[int, int]) -> None:
 def jagged_dummy() -> Any:
     """What torch makes once a process, with its first jagged tensor; None until then."""
     return getattr(sys.modules.get(JAGGED), "_dummy_instance", None)
+
+
+def is_unseen_jagged(error: BaseException) -> bool:
+    """Whether torch's code of jagged tensors failed, or what it calls, in a torch that does not show their parts."""
+    tracebacks = (each.__traceback__ for each in (error, error.__cause__) if each and not SEES_JAGGED)
+    frames = (frame for traceback in tracebacks for frame, _ in walk_tb(traceback))
+    return any(frame.f_globals["__name__"].startswith(JAGGED.rpartition(".")[0]) for frame in frames)
 
 
 def jagged_dummy_made_apart(had_one: bool) -> bool:

@@ -57,12 +57,6 @@ class NamedWeight(NamedTuple):
 NO_TYPES: Mapping[torch.dtype, torch.dtype] = {}
 
 
-@cache
-def _has_plain_tree(kind: type[nn.Module]) -> bool:
-    """Whether modules of a class name those within them as torch does."""
-    return kind.named_modules is nn.Module.named_modules
-
-
 def module_tree(model: nn.Module) -> ModuleTree:
     """Every module of a model and its path, each once, outer ones first: as ``named_modules``, without its detours."""
     found: list[tuple[str, nn.Module]] = []
@@ -72,8 +66,7 @@ def module_tree(model: nn.Module) -> ModuleTree:
         path, module = waiting.pop()
         if module is None or module in known:
             continue
-        kind: Any = type(module)
-        if not _has_plain_tree(kind):
+        if type(module).named_modules is not nn.Module.named_modules:
             return tuple(model.named_modules())
         known.add(module)
         found.append((path, module))

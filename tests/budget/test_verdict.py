@@ -339,6 +339,7 @@ def test_ops_within(limit: dict[str, object], known: Outcome, unruled: Outcome) 
         (["aten::conv2d"], "onnx::Conv", Outcome.UNKNOWN),
         (["onnx::Conv"], "aten::conv2d", Outcome.UNKNOWN),
         (["com.microsoft::FusedConv"], "aten::conv2d", Outcome.UNKNOWN),
+        (["onnx::Softmax"], "tflite::SOFTMAX", Outcome.UNKNOWN),
         (["aten::lstm"], "aten::conv2d", Outcome.WITHIN),
         (["onnx::LSTM"], "com.microsoft::FusedConv", Outcome.WITHIN),
         (["aten::lstm", "onnx::LSTM"], "aten::conv2d", Outcome.WITHIN),

@@ -21,7 +21,7 @@ FIRST = {  # what a file called net.bin begins with
         b"\x1c\0\0\0ORTM",
         "is an ONNX Runtime file, not an ONNX model: give the ONNX file that it was made of",
     ),
-    "HDF5": (b"\x89HDF\r\n\x1a\n", "is a Keras file, not an ONNX model: write it first, with model.export"),
+    "HDF5": (b"\x89HDF\r\n\x1a\n", "is a Keras file, not an ONNX model: convert it first: tf.lite.TFLiteConverter"),
     "TensorRT": (
         b"ftrt\0\0\0\0",
         "is a TensorRT file, not an ONNX model: give the ONNX file that its kernels were built",
@@ -31,7 +31,7 @@ FIRST = {  # what a file called net.bin begins with
 }
 NAMED = {
     "net.mlmodel": "is a Core ML file{}: give the torch module that it was converted from",
-    "net.keras": "is a Keras file{}: write it first, with model.export",
+    "net.keras": "is a Keras file{}: convert it first: tf.lite.TFLiteConverter",
     "net.xml": "is an OpenVINO file{}: give the torch module or the ONNX file that it was converted from",
     "net.plan": "is a TensorRT file{}: give the ONNX file that its kernels were built from",
     "net.ort": "is an ONNX Runtime file{}: give the ONNX file that it was made of",

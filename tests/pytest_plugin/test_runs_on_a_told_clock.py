@@ -84,7 +84,7 @@ def test_a_model_that_became_slower_is_over(repository: Repository) -> None:
     code, text = judged(repository, "0.022")
     assert code == 1
     assert "latency_growth@cpu 10.0% > 5.0%" in text
-    assert "6 pairs of processes: 22.0 ms, and 20.0 ms at the base, 10.0% to 10.0%" in text
+    assert "6 pairs of processes: medians of 22.0 ms, and 20.0 ms at the base; by pairs 10.0% to 10.0%" in text
 
 
 def test_the_limit_of_today_holds_the_growth(repository: Repository) -> None:

@@ -182,6 +182,7 @@ def test_the_layer_that_loses_most_is_named_where_layers_are_mapped(project: Pro
     [
         ("'no_such_program {model}'", "it does not start (No such file or directory: no_such_program): correct"),
         ("{command: 'python board.py', inputs: {x: {layout: CHWN}}}", "x: {'layout': 'CHWN'} is no array: write "),
+        ("'true'\n        model: no_such.tflite", "no_such.tflite does not exist: build it, or correct 'model'"),
     ],
 )
 def test_what_cannot_be_run_is_said(project: Project, runner: str, said: str) -> None:

@@ -71,7 +71,7 @@ def test_rounds_end_when_one_side_of_the_limit_is_sure() -> None:
     pair, started = told(0.05)
     growth = in_rounds(pair, Fraction(3, 100))
     assert started == ["change", "base"] * 3
-    assert growth.text == "6 pairs of processes: 1.05 s, and 1.00 s at the base, 5.0% to 5.0%"
+    assert growth.text == "6 pairs of processes: medians of 1.05 s, and 1.00 s at the base; by pairs 5.0% to 5.0%"
 
 
 def test_rounds_that_differ_around_the_limit_are_not_told_apart() -> None:

@@ -8,6 +8,7 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.versions import asks, compiler_choice
+from tests.builders.micro_modules import Layer
 
 pytestmark = pytest.mark.needs_torch
 
@@ -28,6 +29,14 @@ def test_a_body_that_no_mode_sees_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(versions, "SEES_BODIES", False)
     with pytest.raises(TraceError, match=r"^following cond needs torch ≥ 2\.10; here is \d+\.\d+"):
         measure(Choosing(), "float32 2x4")
+
+
+def test_a_jagged_tensor_whose_parts_no_operator_shows_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before torch 2.15 its code fails, or reads what no operator made: neither is the model's fault."""
+    monkeypatch.setattr(versions, "SEES_JAGGED", False)
+    model = Layer(lambda m, x: m.l(torch.nested.nested_tensor([x[:1], x[1:, :2]], layout=torch.jagged)))
+    with pytest.raises(TraceError, match=r"^following jagged tensors needs torch ≥ 2\.15; here is \d+\.\d+"):
+        measure(model, "float32 4x16")
 
 
 def test_compiled_code_runs_as_written_in_every_version() -> None:
