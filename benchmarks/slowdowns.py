@@ -2,6 +2,7 @@
 
 Prints how often a growth was over its limit, within, and unknown, and the pairs of processes that this took. A slowdown
 works at the end of each call for a share of the processor time that the call took: it is as large on a busy machine.
+``--own-times BATCH`` prints the sum of the operators' own times ÷ the latency alone; exit code 1: off by more than 5 %.
 """
 
 from __future__ import annotations
@@ -68,6 +69,7 @@ def same():
 def slowed():
     return Slowed(SHARE)
 '''
+OWN_TIMES_OFF = 0.05  # the most that the sum of own times may be off
 
 
 def growth(folder: Path, change: str, grow: Fraction) -> Growth:
@@ -80,6 +82,15 @@ def growth(folder: Path, change: str, grow: Fraction) -> Growth:
     return paired(side(change), side("same"), Plan(warmup=3), grow)
 
 
+def own_times(folder: Path, batch: int) -> float:
+    """The sum of the operators' own times ÷ the median of the calls without a profiler."""
+    source = model_source("planted_nets:same", INPUTS.replace(" 1x", f" {batch}x"), registry=tables(), base=folder)
+    observation = time_alone(replace(source, import_roots=((folder,),)), folder, Plan(warmup=3))
+    if (timing := observation.value) is None:
+        raise SystemExit(observation.failure)
+    return sum(row.ns for row in timing.operators) / 1e9 / timing.median
+
+
 def main() -> None:
     """Print a row for runs with a slowdown, and one for runs without."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -90,15 +101,20 @@ def main() -> None:
     )  # fmt: skip
     parser.add_argument("--share", default="0.05", help="of the time, that is added")
     parser.add_argument("--grow", default="0.025", help="the limit on the growth")
+    parser.add_argument("--own-times", type=int, default=0, metavar="BATCH")
     options = parser.parse_args()
     grow = Fraction(options.grow)
-    print(f"AlexNet, {INPUTS}, {options.clock}; growth of {float(grow):.1%} allowed\n")
     found: dict[str, list[Growth]] = {"slowed": [], "same": []}
     began = time.perf_counter()
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         words = {"SHARE": options.share, "CLOCK": options.clock}
         (folder / "planted_nets.py").write_text(reduce(lambda text, word: text.replace(*word), words.items(), NETS))
+        if options.own_times:
+            ratio = own_times(folder, options.own_times)
+            print(f"AlexNet at batch {options.own_times}: own times are {ratio:.1%} of the latency")
+            sys.exit(abs(ratio - 1) > OWN_TIMES_OFF)
+        print(f"AlexNet, {INPUTS}, {options.clock}; growth of {float(grow):.1%} allowed\n")
         for change in (*found,) * options.runs:
             found[change].append(growth(folder, change, grow))
             print(f"{change}: {found[change][-1].text}", file=sys.stderr, flush=True)
