@@ -19,7 +19,7 @@ from numbers import Integral
 from pathlib import Path
 from pkgutil import iter_modules
 from types import FunctionType, ModuleType
-from typing import Any, TypeVar, Union
+from typing import Any, Union
 
 from pytest_modelbudget.errors import InputError, MissingExtraError, SourceError, TransformError, user_code
 from pytest_modelbudget.formats.benchmark import importing
@@ -27,7 +27,6 @@ from pytest_modelbudget.formats.containers import Record, is_named_tuple, with_p
 from pytest_modelbudget.formats.user_modules import Roots, definition, refuse_ambiguous, refuse_other_file
 from pytest_modelbudget.units import some_of, with_article
 
-T = TypeVar("T")
 LARGEST_SIZE = 2**63 - 1  # of one dimension, and of an integer input's value
 LFS_POINTER = b"version https://git-lfs.github.com/spec/"  # https://github.com/git-lfs/git-lfs/blob/main/docs/spec.md
 FETCH_LFS = "fetch it with git lfs pull; in GitHub Actions, give actions/checkout lfs: true"
@@ -458,11 +457,8 @@ def existing_file(source: ModelSource, what: str) -> Path:
     return path
 
 
-def read_flatbuffer(source: ModelSource, kind: str, identifier: bytes, read: Callable[[mmap.mmap, str], T]) -> T:
-    """The answer of a reader of a file's bytes and name; the file brings its shapes and types.
-
-    Raises InputError for others, SourceError for no valid file of that kind.
-    """
+def read_flatbuffer(source: ModelSource, kind: str, identifier: bytes, read: Callable[[mmap.mmap, str], Any]) -> Any:
+    """A reader's answer on a file's bytes and name. Raises InputError for inputs, SourceError for a damaged file."""
     path = existing_file(source, with_article(kind))
     if source.inputs or source.dims or source.dtype is not None:
         raise InputError(f"{path.name} has fixed shapes and types: leave out inputs, dims and dtype, or write it again")
