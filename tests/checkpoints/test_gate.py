@@ -50,7 +50,7 @@ def test_an_index_names_its_files_and_any_other_file_is_refused(net: Project) ->
     (net.path / "budgets/net/weights.h5").write_bytes(b"weights")
     assert int(measure(net.path / "budgets/net/model.safetensors.index.json").params) == 40
     net.budget("  net: {checkpoint: net/weights.h5, limits: {params: 40}}\n")
-    net.run().stdout.fnmatch_lines(["*weights.h5 is a Keras file, not a checkpoint: write it first, *"])
+    net.run().stdout.fnmatch_lines(["*weights.h5 is a Keras file, not a checkpoint: convert it first: *"])
 
 
 def test_growth_names_the_tensor(net: Project) -> None:
