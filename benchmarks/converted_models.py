@@ -1,8 +1,8 @@
-"""Keras models that TensorFlow and tf2onnx convert: MACs and parameters of the file beside those of the source.
+"""Keras models that TensorFlow and tf2onnx convert: MACs and parameters of the file, compared with the source.
 
 MACs of the source are closed forms by Keras layer, parameters ``model.count_params()``. Converters fold and add: by how
 much a layer's numbers change is in ``FOLDED``, with the reason. Weights are drawn, so that no two are stored as one.
-Prints a Markdown table, and fails where a number differs from that. ``pip install tensorflow-cpu tf2onnx`` beside the
+Prints a Markdown table, and fails where a number differs from that. Needs ``tensorflow-cpu`` and ``tf2onnx``, and the
 extras tflite and onnx; no torch is needed. Names of models as arguments convert these alone.
 """
 

@@ -31,7 +31,7 @@ class LayerChange:
 
 @dataclass(frozen=True, slots=True)
 class NumberChange:
-    """One metric before and after; None where nobody knows it. bounds: which of the two is a lower bound."""
+    """One metric before and after; None if it is unknown. bounds: whether before, and after, is a lower bound."""
 
     metric: str
     unit: str

@@ -159,7 +159,7 @@ def has_ended(project: Project) -> bool:
 
 
 def test_a_runner_ends_with_the_process_of_its_model(project: Project) -> None:
-    """Nobody is left to end it when that process is killed: here for its time, else when a session is interrupted."""
+    """It is in the process group of its model, which a time limit ends."""
     board(project, "open('pid', 'w').write(str(os.getpid())); time.sleep(60)")
     result = project.run("budgets", "--model-budget-timeout=10 s")
     result.stdout.fnmatch_lines(["equivalence unknown: *was stopped after 10 s: *"])

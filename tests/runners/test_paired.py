@@ -1,4 +1,4 @@
-"""The growth of paired calls: its interval against scipy's, and when rounds end, on clocks that are told."""
+"""The growth of paired calls: its interval by hand, and when rounds end, by clocks that the test sets."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_a_growth_of_the_limit_itself_is_within(share: float, within: bool) -> N
     assert (growth.ratio <= 1.05) is within
 
 
-def told(*shares: float) -> tuple[Callable[[bool], Pair], list[str]]:
+def pairs_of(*shares: float) -> tuple[Callable[[bool], Pair], list[str]]:
     """Pairs of processes whose change takes longer by these shares in turn, and which side each started first."""
     started: list[str] = []
     turns = cycle(shares)
@@ -68,15 +68,15 @@ def told(*shares: float) -> tuple[Callable[[bool], Pair], list[str]]:
 
 def test_rounds_end_when_one_side_of_the_limit_is_sure() -> None:
     """Three are the fewest: 5 % against a limit of 3 %."""
-    pair, started = told(0.05)
+    pair, started = pairs_of(0.05)
     growth = in_rounds(pair, Fraction(3, 100))
     assert started == ["change", "base"] * 3
     assert growth.text == "6 pairs of processes: medians of 1.05 s, and 1.00 s at the base; by pairs 5.0% to 5.0%"
 
 
-def test_rounds_that_differ_around_the_limit_are_not_told_apart() -> None:
+def test_rounds_that_differ_around_the_limit_are_undecided() -> None:
     """Half of them at 0 and half at 10 %: the interval of the mean reaches to both sides of 5 %."""
-    pair, started = told(0, 0, 0.1, 0.1)
+    pair, started = pairs_of(0, 0, 0.1, 0.1)
     growth = in_rounds(pair, Fraction(1, 20))
     assert len(started) == 2 * MOST_ROUNDS
     assert not growth.is_decided(Fraction(1, 20))
@@ -91,7 +91,7 @@ def clock(seconds: float) -> Callable[[], float]:
 def test_rounds_end_after_their_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
     """A hundred seconds at each look: two rounds before the end at 300."""
     monkeypatch.setattr(paired, "monotonic", clock(100))
-    pair, started = told(0, 0, 0.1, 0.1)
+    pair, started = pairs_of(0, 0, 0.1, 0.1)
     in_rounds(pair, Fraction(1, 20))
     assert len(started) == 4
 
