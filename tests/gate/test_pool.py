@@ -135,6 +135,7 @@ def test_children_that_do_not_fit_in_memory_together_run_alone(
     workers: int, pool: Pool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each of two needs 60 of 100 bytes: both are answered, whatever the number of workers."""
+    monkeypatch.setattr(pools, "LOOK_SECONDS", 0)  # the child of a server that has torch may end within the usual
     pool.workers, pool.memory = workers, 100
     looked: set[object] = set()
 
@@ -159,8 +160,9 @@ def test_children_that_do_not_fit_in_memory_together_run_alone(
     assert (True in alone_started) is (workers == 2)
 
 
-def test_a_child_that_is_alone_and_over_the_bound_is_stopped(pool: Pool) -> None:
+def test_a_child_that_is_alone_and_over_the_bound_is_stopped(pool: Pool, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cause names the share and the fix."""
+    monkeypatch.setattr(pools, "LOOK_SECONDS", 0)  # as above
     pool.memory = -1  # less than any child needs beyond what it shares with the server
     why = str(pool.process(Bounds("60 s")).answer(MEASURE).failure)
     assert "needed more than 80% of the memory here" in why
