@@ -8,7 +8,6 @@ from pytest_modelbudget import measure
 from pytest_modelbudget.errors import TraceError
 from pytest_modelbudget.torch_models import versions
 from pytest_modelbudget.torch_models.versions import asks, compiler_choice
-from tests.builders.micro_modules import Layer
 
 pytestmark = pytest.mark.needs_torch
 
@@ -24,6 +23,17 @@ class Choosing(nn.Module):
         return torch.cond(x.sum() > 0, self.one, lambda x: self.other(x) + 1, (x,))
 
 
+class Ragged(nn.Module):
+    """A linear layer over rows whose lengths it cannot take."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.l = nn.Linear(16, 16)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.l(torch.nested.nested_tensor([x[:1], x[1:, :2]], layout=torch.jagged))
+
+
 def test_a_body_that_no_mode_sees_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before torch 2.10 dispatch modes are not called for torch.cond: no body is counted as 0 MACs."""
     monkeypatch.setattr(versions, "SEES_BODIES", False)
@@ -34,9 +44,8 @@ def test_a_body_that_no_mode_sees_is_unknown(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_jagged_tensor_whose_parts_no_operator_shows_is_unknown(monkeypatch: pytest.MonkeyPatch) -> None:
     """Before torch 2.15 its code fails, or reads what no operator made: neither is the model's fault."""
     monkeypatch.setattr(versions, "SEES_JAGGED", False)
-    model = Layer(lambda m, x: m.l(torch.nested.nested_tensor([x[:1], x[1:, :2]], layout=torch.jagged)))
     with pytest.raises(TraceError, match=r"^following jagged tensors needs torch ≥ 2\.15; here is \d+\.\d+"):
-        measure(model, "float32 4x16")
+        measure(Ragged(), "float32 4x16")
 
 
 def test_compiled_code_runs_as_written_in_every_version() -> None:
