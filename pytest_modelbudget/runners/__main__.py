@@ -65,8 +65,8 @@ def onnxruntime(options: argparse.Namespace, inputs: Arrays) -> Arrays:
 
 def executorch(options: argparse.Namespace, inputs: Arrays) -> Arrays:
     """A program in ExecuTorch's runtime; its outputs are called by their positions."""
-    torch = import_module("torch")
     import_module("executorch.kernels.quantized")  # for programs in integers without a delegate
+    torch = import_module("torch")
     program = import_module("executorch.runtime").Runtime.get().load_program(options.model)
     if "forward" not in program.method_names:
         raise SystemExit(f"the program has no method forward: it has {', '.join(sorted(program.method_names))}")
@@ -81,9 +81,11 @@ def named(names: Sequence[str], inputs: Arrays) -> list[Any]:
     return [inputs[name] for name in names] if set(names) == set(inputs) else [*inputs.values()]
 
 
-RUNTIMES: Mapping[str, Callable[[argparse.Namespace, Arrays], Arrays]] = {
-    "litert": litert, "onnxruntime": onnxruntime, "executorch": executorch,
-}  # fmt: skip
+RUNTIMES: Mapping[str, tuple[str, Callable[[argparse.Namespace, Arrays], Arrays]]] = {  # with the package of each
+    "litert": ("ai-edge-litert", litert),
+    "onnxruntime": ("onnxruntime", onnxruntime),
+    "executorch": ("executorch", executorch),
+}
 
 
 def main() -> None:
@@ -97,7 +99,12 @@ def main() -> None:
     options = parser.parse_args()
     with np.load(options.inputs, allow_pickle=False) as loaded:
         inputs = {name: loaded[name] for name in loaded.files}
-    np.savez(options.outputs, **dict(RUNTIMES[options.runtime](options, inputs)))
+    package, run = RUNTIMES[options.runtime]
+    try:
+        outputs = run(options, inputs)
+    except ModuleNotFoundError as error:
+        raise SystemExit(f"{error}: pip install {package}") from error
+    np.savez(options.outputs, **dict(outputs))
 
 
 if __name__ == "__main__":

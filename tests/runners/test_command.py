@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from pytest_modelbudget.onnx_models.reading import write_model
-from pytest_modelbudget.runners.__main__ import dequantised, named, quantised
+from pytest_modelbudget.runners.__main__ import dequantised, main, named, quantised
 from tests.builders.onnx_linears import network
 from tests.builders.project import Project
 
@@ -237,3 +238,16 @@ def test_inputs_of_other_names_are_taken_in_order() -> None:
     assert named(["serving_0", "serving_1"], {"x": 1, "y": 2}) == [1, 2]
     with pytest.raises(SystemExit, match="the file takes 2 inputs, a, b, and 1 are given"):
         named(["a", "b"], {"a": 1})
+
+
+@pytest.mark.parametrize(("runtime", "package"), [("litert", "ai-edge-litert"), ("executorch", "executorch")])
+def test_a_runtime_that_is_not_installed_is_said_with_its_package(
+    runtime: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    np.savez(tmp_path / "inputs.npz", x=np.zeros(1))
+    for name in ("ai_edge_litert", "executorch"):
+        monkeypatch.setitem(sys.modules, name, None)
+    words = ["runners", runtime, "net", str(tmp_path / "inputs.npz"), str(tmp_path / "outputs.npz")]
+    monkeypatch.setattr(sys, "argv", words)
+    with pytest.raises(SystemExit, match=rf": pip install {package}$"):
+        main()
