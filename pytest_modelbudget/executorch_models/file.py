@@ -28,14 +28,13 @@ TYPES = {
 }  # fmt: skip
 NOTHING, INT, BOOL, DOUBLE, TENSOR, INTS, TENSORS, OPTIONALS = 1, 2, 3, 4, 5, 7, 10, 11  # of the union of values
 KERNEL, DELEGATE = 1, 2  # of the union of calls; others move values and steer
-STATIC = 0
 
 
 @dataclass(frozen=True, slots=True)
 class Value:
     """A tensor: where it lies in planned memory (pool, offset), and the number of its constant, 0 of none.
 
-    is_bounded says that its sizes are the most that it may have; outside, that its bytes are in another file.
+    outside says that its bytes are in another file.
     """
 
     shape: tuple[int, ...]
@@ -43,7 +42,6 @@ class Value:
     constant: int = 0
     place: tuple[int, int] | None = None
     name: str = ""
-    is_bounded: bool = False
     outside: bool = False
 
     @property
@@ -252,8 +250,7 @@ class _Reader:
             raise SourceError(f"{self._name}: a tensor has the unknown type {kind}: update pytest-modelbudget")
         place = (plan.number(0), plan.number(1) + (plan.number(2) << 32)) if plan else None
         name, outside = (extra.text(1), extra.number(2, "<b") == 1) if extra else ("", False)
-        bounded = tensor.number(8, "<b") != STATIC
-        made = Value(shape, TYPES[kind], tensor.number(5), place, name, bounded, outside)
+        made = Value(shape, TYPES[kind], tensor.number(5), place, name, outside)
         if made.nbytes > LARGEST_SIZE:
             raise SourceError(f"{self._name}: a tensor has {made.nbytes:,} B: {AGAIN}")
         return made
