@@ -134,10 +134,11 @@ def peak_lines(peak: PeakReport) -> Iterator[str]:
         return
     if peak.parts:
         yield "  parts of a training step"
-        yield from share_lines(sorted(peak.parts.items(), key=lambda part: -part[1]))
+        parts = sorted(peak.parts.items(), key=lambda part: -part[1])
+        yield from share_lines((part, f"{nbytes:,}") for part, nbytes in parts)
     total = sum(tensor.nbytes for tensor in peak.alive)
     yield f"  {exact(total, 'B')} alive during {peak.op} in {scope_text(peak.scope)}"
     shown = peak.alive[:MOST_ALIVE]
-    yield from share_lines((f"{tensor.name}, made in {scope_text(tensor.scope)}", tensor.nbytes) for tensor in shown)
+    yield from share_lines((f"{each.name}, made in {scope_text(each.scope)}", f"{each.nbytes:,}") for each in shown)
     if len(peak.alive) > MOST_ALIVE:
         yield f"  and {len(peak.alive) - MOST_ALIVE} smaller ones"

@@ -23,7 +23,7 @@ from pytest_modelbudget.reports import record
 from pytest_modelbudget.reports.claims import EquivalenceReport, WorstElement
 from pytest_modelbudget.reports.devices import peak_lines
 from pytest_modelbudget.reports.text import aligned, cut_middle, one_line, share_lines
-from pytest_modelbudget.units import exact, in_a_row, percentage, readable_pair, room, several, unit_named
+from pytest_modelbudget.units import exact, in_a_row, percentage, readable, readable_pair, room, several, unit_named
 
 MOST_SHARES = 5  # that a report names
 MOST_LAYERS_BELOW = 3  # a headline, of the largest
@@ -81,10 +81,15 @@ def largest_shares(case: record.Case) -> list[tuple[str, Fraction]]:
 def largest_lines(case: record.Case, most: int = MOST_SHARES) -> Iterator[str]:
     """A heading and a line for each of the largest shares, where it is a maximum that they add up to."""
     shares = largest_shares(case)[:most] if case.check.maximum is not None else []
-    if whole := [(scope, int(value)) for scope, value in shares if value.denominator == 1]:
-        unit = unit_named(case.check.unit).shown
-        yield f"  largest layers by {case.check.metric}{unit and f', in {unit}'}"
-        yield from share_lines(whole)
+    unit = unit_named(case.check.unit)
+    if unit.adds:  # of seconds and joules, each with a unit of its size
+        head, rows = "", [(scope, readable(value, case.check.unit)) for scope, value in shares]
+    else:
+        head = unit.shown and f", in {unit.shown}"
+        rows = [(scope, f"{int(value):,}") for scope, value in shares if value.denominator == 1]
+    if rows:
+        yield f"  largest layers by {case.check.metric}{head}"
+        yield from share_lines(rows)
 
 
 def uncovered(numbers: Mapping[str, Measurement | record.MeasuredMetric]) -> dict[tuple[str, int, str, str], list[str]]:
@@ -274,10 +279,11 @@ def _baseline(check: record.Check) -> str:
 
 
 def _is_maximum(check: record.Check) -> bool:
-    """Whether it is a maximum of whole things that is broken, which its shares add up to."""
-    most = check.maximum
-    is_over = isinstance(check.actual, int) and most is not None and check.actual > most
-    return is_over and check.ops is None and not check.measured_on
+    """Whether it is a maximum that is broken, of what its shares add up to."""
+    actual, most = check.actual, check.maximum
+    is_over = actual is not None and most is not None and actual > most
+    adds_up = isinstance(actual, int) or unit_named(check.unit).adds
+    return is_over and adds_up and check.ops is None and not check.measured_on
 
 
 def fix(case: record.Case) -> str:

@@ -102,8 +102,8 @@ def _shown(letter: str) -> str:
     return letter.encode("unicode_escape").decode("ascii")
 
 
-def share_lines(shares: Iterable[tuple[str, int]]) -> Iterator[str]:
+def share_lines(shares: Iterable[tuple[str, str]]) -> Iterator[str]:
     """A line for each (scope, part of a number), in columns: "  1,281,000  classifier.1"."""
-    rows = [(f"{value:,}", scope_text(scope)) for scope, value in shares]
+    rows = [(value, scope_text(scope)) for scope, value in shares]
     width = max((len(value) for value, _ in rows), default=0)
     yield from (f"  {value:>{width}}  {scope}" for value, scope in rows)

@@ -121,6 +121,14 @@ def test_the_fix_points_at_layers_where_some_are_named(project: Project, limit: 
         assert text.count(f"fix: {fix}, or accept: ") == 1
 
 
+def test_layers_that_take_the_time_are_named(project: Project) -> None:
+    """Both wait for flash, as above: 64 and 24 B at 100 B/s."""
+    write(project, "limits: {latency_bound: 879 ms}").run().stdout.fnmatch_lines([
+        "latency_bound 880*ms > 879*ms *", "  largest layers by latency_bound", "  640 ms  layer0", "  240 ms  layer1",
+        "fix: shrink what is largest above, *",
+    ])  # fmt: skip
+
+
 def test_the_same_in_workers(project: Project) -> None:
     """One report, wherever its items ran."""
     write(project, "fits: true\n        limits: {activation_arena: 12 B, latency_bound: 879 ms}")
