@@ -202,9 +202,8 @@ class Net:
     def _stored(self, word: str, shape: tuple[int, ...], scales: int, dtype: str = "", axis: int = 0) -> int:
         number = len(self.tensors)
         content = np.random.default_rng(number).integers(0, 255, prod(shape) * (4 if dtype else 1), np.uint8)
-        self.tensors.append(
-            T(f"{word}{number}", shape, dtype or self.dtype, content.tobytes(), scales=scales, axis=axis)
-        )
+        grid = {"scales": scales, "axis": axis, "scale": 0.25 if dtype else 0.5}  # a bias has input's times weight's
+        self.tensors.append(T(f"{word}{number}", shape, dtype or self.dtype, content.tobytes(), **grid))
         return number
 
     def conv(self, filters: int, kernel: int = 1, stride: int = 1) -> int:
