@@ -1,4 +1,4 @@
-"""Arenas of TFLite files beside those of TensorFlow Lite Micro itself, which mcufit has in WebAssembly for node."""
+"""Arenas of TFLite files equal those of TensorFlow Lite Micro itself, which mcufit has in WebAssembly for node."""
 
 from __future__ import annotations
 
